@@ -1,0 +1,57 @@
+"""The cache of record: `results/store/<2 hex>/<32 hex>.arrow`, named by the content of what was measured.
+
+Snakemake deletes and rewrites the paths a person sees; the store survives that, an interrupted run and a lost
+`.snakemake/`. Files appear complete or not at all.
+"""
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from servelab.records import BadPointError, PointMeta, PointRecord, encode_point, read_point, write_atomically
+
+
+@dataclass(frozen=True)
+class Store:
+    """A folder of points by key."""
+
+    root: Path
+
+    def path(self, key: str) -> Path:
+        """Where the point with this key lies, or would."""
+        return self.root / key[:2] / f"{key}.arrow"
+
+    def find(self, key: str) -> tuple[PointMeta | None, str | None]:
+        """(the point's metadata, None) if it is there and whole; (None, why not) otherwise; why is None if absent."""
+        path = self.path(key)
+        if not path.exists():
+            return None, None
+        try:
+            return read_point(path, key).meta, None
+        except BadPointError as error:
+            return None, str(error)
+
+    def put(self, record: PointRecord) -> Path:
+        """Keep a point; an earlier one with this key is replaced. Raises OSError (disk full), earlier points intact."""
+        path = self.path(record.meta.key)
+        write_atomically(path, encode_point(record))
+        return path
+
+    def show(self, key: str, target: Path) -> None:
+        """Put a kept point where a person looks: a hard link where the file system has them, else a copy."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=target.parent)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            temporary.unlink()
+            try:
+                os.link(self.path(key), temporary)
+            except OSError:
+                shutil.copyfile(self.path(key), temporary)
+            temporary.replace(target)
+            target.touch()
+        finally:
+            temporary.unlink(missing_ok=True)
