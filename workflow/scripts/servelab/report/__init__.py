@@ -1,0 +1,1 @@
+"""The report: tables of a study → one self-contained HTML paper. `build.build` is the door."""
