@@ -1,0 +1,1 @@
+"""Figures, one module a kind: `figures(analysis, style) -> list[claims.Figure]`, drawn with `style.Style`."""
