@@ -77,13 +77,14 @@ class Style:
     # --- settings -------------------------------------------------------------------------------------------
 
     def place_of(self, setting: object) -> int:
-        """A setting's place in the palette: the one it prefers, or the next that no other one has."""
+        """A setting's place in the palette: the usual one, or the next that no other one has."""
         name = str(setting)
         if name not in self.places:
-            first, count = palette.usual_place(name), len(palette.SERIES)
-            taken = set(self.places.values())
-            free = [(first + step) % count for step in range(count) if (first + step) % count not in taken]
-            self.places[name] = free[0] if free else first
+            usual, taken = palette.usual_place(name), set(self.places.values())
+            if usual is None or usual in taken:
+                free = [place for place in range(len(palette.SERIES)) if place not in taken]
+                usual = free[0] if free else len(self.places) % len(palette.SERIES)
+            self.places[name] = usual
         return self.places[name]
 
     def token_of(self, setting: object) -> str:
@@ -148,6 +149,8 @@ class Style:
         scale |= {"type": "log", "base": 10} if log else {"zero": zero}
         if domain is not None:
             scale["domain"] = list(domain)
+        elif not above:
+            scale["padding"] = 8
         return {
             "field": column,
             "type": "quantitative",
@@ -200,7 +203,7 @@ class Style:
         plain = {} if by else {"color": self.colour_of(DEFAULT)}
         layers = [
             base.transform_filter(alt.FieldEqualPredicate(field=verdict, equal="valid"))
-            .mark_point(filled=True, size=size, opacity=0.55, **plain)
+            .mark_point(filled=True, size=size, fillOpacity=0.55, **plain)
             .encode(**marks),
             base.transform_filter(alt.FieldEqualPredicate(field=verdict, equal="suspect"))
             .mark_point(filled=False, size=size, strokeWidth=1.4, **plain)
@@ -262,7 +265,7 @@ class Style:
         plain = {} if by else {"color": self.colour_of(DEFAULT)}
         return (
             alt.Chart(frame)
-            .mark_area(opacity=0.16, **plain)
+            .mark_area(fillOpacity=0.16, **plain)
             .encode(x=x, y=moved(y, low), y2=alt.Y2(high), **colour)
         )
 
@@ -277,7 +280,7 @@ class Style:
             if rule.low is not None and rule.high is not None:
                 span = pd.DataFrame({column: [rule.low], "to": [rule.high]})
                 ends = {"x": axis, "x2": alt.X2("to")} if vertical else {"y": axis, "y2": alt.Y2("to")}
-                layers.append(alt.Chart(span).mark_rect(color=colour, opacity=0.12).encode(**ends))
+                layers.append(alt.Chart(span).mark_rect(color=colour, fillOpacity=0.12).encode(**ends))
             dash = [5, 3] if rule.dashed else [1, 0]
             mark = one.mark_rule(color=colour, strokeWidth=1.3, strokeDash=dash)
             if vertical:
@@ -390,6 +393,7 @@ def config() -> dict[str, Any]:
     sizes = {"labelFontSize": FONT_SIZE, "titleFontSize": FONT_SIZE}
     return {
         "background": None,
+        "aria": False,
         "font": FONT,
         "padding": {"left": 2, "right": 4, "top": 4, "bottom": 2},
         "view": {"stroke": None},
@@ -407,6 +411,34 @@ def config() -> dict[str, Any]:
         "legend": {**sizes, "labelColor": ink, "titleColor": muted},
         "concat": {"spacing": 30},
     }  # fmt: skip
+
+
+def finished(chart: Chart) -> dict[str, Any]:
+    """A chart as the Vega-Lite JSON that is drawn: with `config`, and axis titles above the rules' labels."""
+    spec: dict[str, Any] = chart.to_dict()
+    _lift_titles(spec)
+    return {**spec, "config": config()}
+
+
+def _lift_titles(view: dict[str, Any]) -> None:
+    for part in ("concat", "hconcat", "vconcat"):
+        for panel in view.get(part, []):
+            _lift_titles(panel)
+    tops = [
+        layer["encoding"]["y"]["value"]
+        for layer in _leaves(view)
+        if isinstance(layer.get("encoding", {}).get("y", {}).get("value"), (int, float))
+    ]
+    if not tops or min(tops) >= 0:
+        return
+    for layer in _leaves(view):
+        axis = layer.get("encoding", {}).get("y", {}).get("axis")
+        if axis and "titleY" in axis:
+            axis["titleY"] = min(tops) - 9
+
+
+def _leaves(view: dict[str, Any]) -> list[dict[str, Any]]:
+    return [leaf for layer in view["layer"] for leaf in _leaves(layer)] if "layer" in view else [view]
 
 
 def name_of(channel: Channel) -> str:
