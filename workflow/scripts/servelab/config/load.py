@@ -1,0 +1,131 @@
+"""YAML values → a checked study: `load(raw, root)`. Reads config files; starts nothing and writes nothing."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from servelab import experiments
+from servelab.canonical import canonical_json, plain
+from servelab.config import check
+from servelab.config.engines import load_engine
+from servelab.config.errors import ConfigError, Problem, nearest, unknown_key
+from servelab.config.models import load_model
+from servelab.config.schema import EngineConfig, Experiment, ModelConfig, Study
+from servelab.config.shape import shape
+from servelab.spec import EngineSpec, ModelSpec
+
+# Keys that people give on the command line and that are no part of a study.
+COMMAND_KEYS = ("set", "retry_failed", "studies", "archive", "as_root")
+
+
+@dataclass(frozen=True)
+class LoadedStudy:
+    """A study that can be measured: the checked config and what its names stand for.
+
+    experiments: name → its kind's Config, enabled ones only, in the order of the config. raw: the config as JSON
+    values, without command keys, from which `load` makes the same study again.
+    """
+
+    study: Study
+    engine: EngineSpec
+    engine_config: EngineConfig
+    models: Mapping[str, ModelSpec]
+    model_configs: Mapping[str, ModelConfig]
+    experiments: Mapping[str, Experiment]
+    raw: Mapping[str, Any] = field(default_factory=dict)
+
+    def canonical(self) -> str:
+        """The raw config as canonical JSON: what travels to the scripts."""
+        return canonical_json(self.raw)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file as plain values. Raises ConfigError if it is missing or no mapping."""
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError([Problem("config", str(path), "an existing YAML file")]) from error
+    except yaml.YAMLError as error:
+        raise ConfigError([Problem(str(path), str(error).splitlines()[0], "valid YAML")]) from error
+    if not isinstance(value, dict):
+        raise ConfigError([Problem(str(path), value, "a mapping of keys to values")])
+    return value
+
+
+def load(raw: Mapping[str, Any], root: Path) -> LoadedStudy:
+    """Check a config and resolve its engine and models. `root`: the project's folder.
+
+    Raises ConfigError with every problem that can be seen before a server is started.
+    """
+    values = _overridden(raw)
+    study = shape(Study, values)
+    check.study(study)
+    engine_config, engine = load_engine(study.engine, root)
+    models = [load_model(entry, root) for entry in check.model_entries(study.models)]
+    check.unique("models", [name for name, _, _ in models])
+    configs = {name: config for name, config, _ in models}
+    specs = {name: spec for name, _, spec in models}
+    kinds = _experiments(study, specs)
+    loaded = LoadedStudy(study, engine, engine_config, specs, configs, kinds, _jsonable(values))
+    check.options(loaded)
+    return loaded
+
+
+def _overridden(raw: Mapping[str, Any]) -> dict[str, Any]:
+    values = {key: value for key, value in raw.items() if key not in COMMAND_KEYS}
+    overrides = raw.get("set") or []
+    words = [overrides] if isinstance(overrides, str) else list(overrides)
+    for word in words:
+        if "=" not in str(word):
+            raise ConfigError([Problem("set", word, "key.path=value, as in set=[experiments.load_sweep.starts=2]")])
+    try:
+        # Values are read as YAML, so that 2 is a number and [1,2] a list.
+        changes = OmegaConf.from_dotlist([str(word) for word in words])
+        merged = OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(_jsonable(values)), changes))
+    except OmegaConfBaseException as error:
+        raise ConfigError([Problem("set", overrides, str(error).splitlines()[0])]) from error
+    assert isinstance(merged, dict)
+    return {str(key): value for key, value in merged.items()}
+
+
+def _jsonable(values: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        made = json.loads(json.dumps(plain(values), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ConfigError([Problem("config", str(error), "texts, numbers, true/false, lists and mappings")]) from error
+    assert isinstance(made, dict)
+    return made
+
+
+def _experiments(study: Study, models: Mapping[str, ModelSpec]) -> dict[str, Experiment]:
+    configs: dict[str, Experiment] = {}
+    for name, value in study.experiments.items():
+        key = f"experiments.{name}"
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}", str(name)):
+            raise ConfigError([Problem(key, name, "letters, digits, - and _ (at most 60)")])
+        if not isinstance(value, Mapping) and value is not None:
+            raise ConfigError([Problem(key, value, "a mapping of the experiment's keys")])
+        kind = str((value or {}).get("kind") or name)
+        if kind not in experiments.KINDS:
+            if (value or {}).get("kind"):
+                known = ", ".join(experiments.KINDS)
+                raise ConfigError([Problem(f"{key}.kind", kind, known, nearest(kind, experiments.KINDS))])
+            raise ConfigError([unknown_key("experiments", str(name), experiments.KINDS)])
+        config = shape(experiments.KINDS[kind].Config, {**(value or {}), "kind": kind}, key)
+        if config.enabled:
+            check.experiment(key, config, models)
+            configs[str(name)] = config
+    return configs
+
+
+def study_defaults() -> dict[str, Any]:
+    """Every key of a study with its default, for the documentation's test."""
+    return dataclasses.asdict(Study())
