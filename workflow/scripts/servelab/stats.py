@@ -45,7 +45,7 @@ def requests_needed(q: float, level: float = LEVEL) -> int:
     """How many independent values a two-sided order-statistic interval of the q-th percentile needs.
 
     The largest value must lie above the percentile with probability 1 - (1 - level)/2, the smallest below it
-    likewise: n >= ln((1 - level)/2) / ln(max(p, 1 - p)). 6 for the median, 72 for p95, 367 for p99.
+    likewise: n >= ln((1 - level)/2) / ln(max(p, 1 - p)). 6 for the median, 72 for p95, 368 for p99.
     """
     p = q / 100
     if not 0 < p < 1:

@@ -56,8 +56,8 @@ class Ratio:
     basis: what the interval rests on
       "starts"         variation between the starts of these settings themselves (the full interval)
       "repeatability"  one start a setting; variation between starts taken from the repeatability experiment
-      "within"         one start a setting and nothing known about starts: covers repeats on these servers
-      only "none"           single values: no interval
+      "within"         one start a setting, nothing known about starts: covers repeats on these servers only
+      "none"           single values: no interval
     visible: the smallest relative difference that would have been seen with 80 % probability; None without
     interval.
     """

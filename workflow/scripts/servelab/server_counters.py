@@ -1,0 +1,71 @@
+"""What the server counted: counter deltas over a point and polled gauges, from /metrics.
+
+Names are vLLM's (vllm/v1/metrics/loggers.py of 0.31.0; a prometheus Counter gets `_total`). A prefix-cache
+query counts the prompt tokens of a request when it is first scheduled; a request that resumes after
+preemption is counted apart by vLLM and is not in these counters (vllm/v1/metrics/stats.py: PrefixCacheStats).
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from servelab import prometheus
+from servelab.records import PointMeta
+
+PREEMPTIONS = "vllm:num_preemptions_total"
+PREFIX_QUERIES = "vllm:prefix_cache_queries_total"
+PREFIX_HITS = "vllm:prefix_cache_hits_total"
+PROMPT_TOKENS = "vllm:prompt_tokens_total"
+GENERATION_TOKENS = "vllm:generation_tokens_total"
+KV_USAGE = "vllm:kv_cache_usage_perc"
+RUNNING = "vllm:num_requests_running"
+WAITING = "vllm:num_requests_waiting"
+
+
+def delta(meta: PointMeta, name: str) -> int | None:
+    """Counter after the point minus before, summed over engines; None if either is missing or it went
+    down.
+    """
+    after = prometheus.value(meta.metrics.get("after", {}), name)
+    before = prometheus.value(meta.metrics.get("before", {}), name)
+    if after is None or before is None or after < before:
+        return None
+    return round(after - before)
+
+
+def polled(series: pa.Table, name: str, window: Mapping[str, float], combine: str = "sum") -> np.ndarray:
+    """A gauge's values at each poll inside the point's window [n]; engines summed, or their maximum taken.
+
+    window: PointMeta.window; without first_send_s and last_token_s every poll counts.
+    """
+    matches = pc.or_(pc.equal(series["name"], name), pc.starts_with(series["name"], name + "{"))
+    table = series.filter(matches)
+    at = np.asarray(table["at_s"].to_numpy(), dtype=float)
+    values = np.asarray(table["value"].to_numpy(), dtype=float)
+    low, high = window.get("first_send_s", -np.inf), window.get("last_token_s", np.inf)
+    inside = (at >= low) & (at <= high)
+    at, values = at[inside], values[inside]
+    polls, place = np.unique(at, return_inverse=True)
+    if combine == "max":
+        found = np.full(polls.size, -np.inf)
+        np.maximum.at(found, place, values)
+        return found
+    return np.bincount(place, weights=values, minlength=polls.size)
+
+
+def kv_capacity(meta: PointMeta) -> tuple[int | None, int | None]:
+    """(tokens, bytes) of the KV cache as the server said: its log, or blocks × block size from /metrics."""
+    capacity = meta.session.get("capacity")
+    places = [capacity if isinstance(capacity, Mapping) else {}, meta.session]
+    tokens = next((p["kv_cache_tokens"] for p in places if p.get("kv_cache_tokens")), None)
+    size = next((p["kv_cache_bytes"] for p in places if p.get("kv_cache_bytes")), None)
+    if tokens is None:
+        for moment in ("before", "after"):
+            config = prometheus.cache_config(meta.metrics.get(moment, {}))
+            blocks, block = config.get("num_gpu_blocks", ""), config.get("block_size", "")
+            if blocks.isdigit() and block.isdigit():
+                tokens = int(blocks) * int(block)
+                break
+    return (int(tokens) if tokens is not None else None, int(size) if size is not None else None)
