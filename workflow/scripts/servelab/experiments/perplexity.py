@@ -8,6 +8,7 @@ from servelab.config.schema import Experiment
 from servelab.experiments import workloads
 from servelab.experiments.base import ServerPlan
 from servelab.spec import Option, Workload
+from servelab.texts_source import MAX_SEGMENT_TOKENS
 
 KIND = "perplexity"
 
@@ -35,6 +36,8 @@ def expand(config: Config) -> list[ServerPlan]:
     """
     workloads.numbers(1, segments=config.segments)
     workloads.numbers(2, segment_tokens=config.segment_tokens)
+    if config.segment_tokens > MAX_SEGMENT_TOKENS:
+        raise ValueError(f"segment_tokens: {config.segment_tokens} is above {MAX_SEGMENT_TOKENS}")
     if not config.text:
         raise ValueError("text: give pydoc_data.topics, a file, or wikitext-2")
     dtypes = workloads.settings("kv_cache_dtype", config.kv_cache_dtype)

@@ -14,8 +14,8 @@ class Config(Experiment):
     """Three loads on a server with the cache on and on one with it off (`enable_prefix_caching`):
 
     shared, one request at a time, output 1: `groups` prefixes of shared_tokens, each asked for
-      1 + hits_per_group times with unique_tokens of its own: the first is a miss, the others can hit. The groups
-      together must fit into the KV cache.
+      1 + hits_per_group times with unique_tokens of its own: the first is a miss, the others can hit. The
+      groups together must fit into the KV cache.
     unshared, one at a time, output 1: as many requests of the same length that share nothing.
     cost: closed loop at cost_concurrency where nothing is shared.
     """
