@@ -11,7 +11,7 @@ from servelab.config.errors import ConfigError, Problem
 from servelab.config.load import LoadedStudy
 from servelab.config.schema import Experiment
 from servelab.experiments.base import ServerPlan
-from servelab.measurement import MEASUREMENT_VERSION
+from servelab.measurement_version import MEASUREMENT_VERSION
 from servelab.spec import ModelSpec, Option, Point, ServerStart
 
 # Options that a folder's name shows; the digest behind them tells all others apart.

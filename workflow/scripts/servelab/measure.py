@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from servelab import loadgen, machine, models, perplexity, provenance, redact, server, vllm_log
+from servelab import engine, loadgen, machine, models, perplexity, provenance, redact, server, vllm_log
 from servelab.canonical import digest, plain
 from servelab.device_lock import device_lock
 from servelab.prompts import PromptSource
@@ -58,9 +58,8 @@ class Places:
         return cls(root, Store(root / "results/store"))
 
     def boot_dir(self, start: ServerStart) -> Path:
-        """Compile caches of a server configuration: kept for restarts, a fresh one for every first start."""
-        folder = self.root / "resources/boot" / digest(start.server_identity(), 16)
-        return folder / (f"first-{start.start}" if start.boot == "first" else "warm")
+        """Compile caches and boot history of a server configuration; emptied before a first start is measured."""
+        return self.root / "resources/boot" / digest(start.server_identity(), 16)
 
 
 def measure_start(
@@ -127,9 +126,7 @@ def _measure(
 def _launched(start: ServerStart, places: Places, watcher: Watcher, outcome: Outcome) -> Iterator[server.Server]:
     log = places.root / start.log_directory() / "server.log"
     boot_dir = places.boot_dir(start)
-    if start.boot == "first":
-        server.forget_boots(boot_dir)
-    if start.boot == "restart" and not server.boots(boot_dir):
+    if start.boot == "restart" and not engine.boots(boot_dir):
         watcher.say("a start that fills the compile cache comes first: a restart is to be measured")
         outcome.starts += 1
         with server.launch(start, log.with_name("server-first.log"), boot_dir):
@@ -144,12 +141,12 @@ def _measure_point(
 ) -> PointRecord:
     meta = _meta(start, point, limits)
     mark = live.log_mark()
-    sampler = machine.Sampler(own=live.pid)
-    sampler.start()
-    try:
-        record = _loaded(start, point, live, meta)
-    finally:
-        meta.extra["machine"] = sampler.stop()
+    watch = machine.Watch(live.processes).start()
+    record = _loaded(start, point, live, meta)
+    meta.machine["during"] = watch.stop()
+    energy = meta.machine["during"].get("energy_j")
+    if energy:
+        meta.extra["energy_j"] = sum(energy.values())
     meta.log_events = vllm_log.events(live.log_since(mark))
     meta.session = {**live.facts(), "order": order}
     meta.provenance["ended_at"] = _now()
@@ -162,11 +159,11 @@ def _measure_point(
 def _loaded(start: ServerStart, point: Point, live: server.Server, meta: PointMeta) -> PointRecord:
     workload = point.workload
     if workload.kind == "boot":
-        meta.metrics = {"after": live.metrics()}
+        meta.metrics = {"after": server.metrics(live.target)}
         return PointRecord(meta, empty_requests(), series_table([]))
     if workload.kind == "perplexity":
         return _perplexity(start, point, live, meta)
-    prompts = PromptSource.for_point(start.seed, start.key(point), start.model.vocab_size, workload)
+    prompts = PromptSource(start.seed, start.key(point), start.model.vocab_size)
     run_limits = loadgen.RunLimits(
         timeout_s=start.timeout_s,
         stall_s=start.stall_s,
@@ -191,7 +188,7 @@ def _perplexity(start: ServerStart, point: Point, live: server.Server, meta: Poi
         return PointRecord(meta, empty_requests(), series_table([]))
     meta.extra.update(scored.facts)
     meta.extra["clock_zero"] = scored.clock_zero
-    meta.metrics = {"after": live.metrics()}
+    meta.metrics = {"after": server.metrics(live.target)}
     _judge_requests(meta, scored.requests)
     return PointRecord(meta, scored.requests, series_table([]))
 
@@ -229,7 +226,7 @@ def _meta(start: ServerStart, point: Point, limits: Mapping[str, float]) -> Poin
         experiment=point.experiment or start.experiment,
         slug=start.slug,
         start=about,
-        machine=machine.facts(),
+        machine={**machine.facts()},
         limits=dict(limits),
         provenance={**provenance.facts(), "started_at": _now()},
     )

@@ -88,7 +88,7 @@ def unique(key: str, names: Iterable[str]) -> None:
         seen.add(name)
 
 
-def experiment(key: str, config: Experiment, models: Mapping[str, ModelSpec]) -> None:
+def experiment(key: str, config: Experiment, models: Mapping[str, ModelSpec | None]) -> None:
     """Ranges and names of the keys that every experiment has. Raises ConfigError."""
     problems = []
     for name in ("starts", "repeats"):

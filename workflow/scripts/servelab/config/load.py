@@ -79,6 +79,17 @@ def load(raw: Mapping[str, Any], root: Path) -> LoadedStudy:
     return loaded
 
 
+def for_analysis(raw: Mapping[str, Any]) -> tuple[Study, dict[str, Experiment]]:
+    """The study and its experiments, without engine and models: all that tables and report need.
+
+    So an archived study is read where its engine and models are not, and by a servelab that knows other ones.
+    Raises ConfigError.
+    """
+    study = shape(Study, {key: value for key, value in raw.items() if key not in COMMAND_KEYS})
+    names = [name for name, _ in check.model_entries(study.models)]
+    return study, _experiments(study, dict.fromkeys(names))
+
+
 def _overridden(raw: Mapping[str, Any]) -> dict[str, Any]:
     values = {key: value for key, value in raw.items() if key not in COMMAND_KEYS}
     overrides = raw.get("set") or []
@@ -105,7 +116,7 @@ def _jsonable(values: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def _experiments(study: Study, models: Mapping[str, ModelSpec]) -> dict[str, Experiment]:
+def _experiments(study: Study, models: Mapping[str, ModelSpec | None]) -> dict[str, Experiment]:
     configs: dict[str, Experiment] = {}
     for name, value in study.experiments.items():
         key = f"experiments.{name}"

@@ -1,0 +1,31 @@
+# Needs: every point. Makes: a row per point with its verdict, then the tables, fits and findings of the study.
+
+
+rule summarise:
+    input:
+        POINTS,
+    output:
+        f"results/{STUDY}/tables/points.arrow",
+        f"results/{STUDY}/tables/points.csv",
+    log:
+        f"results/{STUDY}/logs/summarise.log",
+    params:
+        study=lambda wildcards: PLAN.analysis_json,
+        code=code("summarise.py", "servelab"),
+    shell:
+        "{PYTHON} workflow/scripts/summarise.py --config {params.study:q} 2>&1 | tee -i {log:q}"
+
+
+rule analyse:
+    input:
+        f"results/{STUDY}/tables/points.arrow",
+    output:
+        f"results/{STUDY}/tables/analyses.json",
+        f"results/{STUDY}/tables/study.json",
+    log:
+        f"results/{STUDY}/logs/analyse.log",
+    params:
+        study=lambda wildcards: PLAN.study_json,
+        code=code("analyse.py", "servelab"),
+    shell:
+        "{PYTHON} workflow/scripts/analyse.py --config {params.study:q} 2>&1 | tee -i {log:q}"

@@ -1,0 +1,25 @@
+# Commands for a person, each a target: plan, archive, rebuild, refine, compare. They have no output that Snakemake
+# waits for, so they always run.
+
+
+localrules:
+    plan,
+
+
+rule plan:
+    params:
+        study=lambda wildcards: PLAN.study_json,
+    shell:
+        "{PYTHON} workflow/scripts/plan.py --config {params.study:q}"
+
+
+rule archive:
+    input:
+        POINTS,
+        TABLES,
+        REPORT,
+    params:
+        study=lambda wildcards: PLAN.study_json,
+        target=f"archive/{STUDY}",
+    shell:
+        "{PYTHON} workflow/scripts/archive.py --config {params.study:q} --output {params.target:q}"

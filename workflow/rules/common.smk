@@ -1,0 +1,46 @@
+# Needs: config/*.yaml (or --configfile, --config). Makes: STUDY (checked), STARTS (what to measure) and the paths
+# that the rules name. Nothing is started or written here; a config that cannot be used ends the run at once.
+import os
+import sys
+
+sys.path.insert(0, f"{workflow.basedir}/workflow/scripts")
+
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+from servelab import parse_time
+from servelab.config.errors import ConfigError
+
+
+if "study" not in config:
+
+    configfile: "config/config.yaml"
+
+
+ROOT = Path(workflow.basedir)
+PYTHON = sys.executable
+
+try:
+    PLAN = parse_time.plan(config, ROOT, os.getpid())
+except ConfigError as error:
+    raise WorkflowError(str(error)) from None
+
+# Only for a run that will measure: one at a time in this folder, and results that are damaged (or failed, with
+# retry_failed=true) are taken out of the way, so that they are missing and made again.
+try:
+    PLAN.take_folder(sys.argv)
+except BlockingIOError as error:
+    raise WorkflowError(str(error)) from None
+
+STUDY = PLAN.study_name
+STARTS = PLAN.starts
+POINTS = PLAN.points
+TABLE_FILES = ("points.arrow", "points.csv", "analyses.json", "study.json")
+TABLES = [f"results/{STUDY}/tables/{name}" for name in TABLE_FILES]
+REPORT = f"reports/{STUDY}.html"
+
+
+def code(script, *packages):
+    """Digest of a script and of the modules it uses: the rule runs again when they change."""
+    return parse_time.code_digest(ROOT / "workflow/scripts", script, packages)

@@ -1,0 +1,58 @@
+# Needs: a pinned list of files, or a PyPI package or hub id. Makes: the server's environment, the model's folder and
+# what this machine can do, once, under resources/; every study uses them again.
+
+
+if PLAN.environment:
+
+    rule server_environment:
+        output:
+            f"{PLAN.environment}/ready.json",
+        log:
+            f"{PLAN.environment}.log",
+        params:
+            requirements=PLAN.engine_config.requirements,
+            torch=PLAN.engine_config.torch,
+            torch_index=PLAN.engine_config.torch_index,
+            folder=PLAN.environment,
+        shell:
+            "{PYTHON} workflow/scripts/make_environment.py --requirements {params.requirements:q} --torch {params.torch:q}"
+            " --torch-index {params.torch_index:q} --output {params.folder:q} 2>&1 | tee -i {log:q}"
+
+
+for model_name, model_folder in PLAN.model_folders.items():
+
+    rule:
+        name:
+            f"model_{PLAN.identifier(model_name)}"
+        input:
+            ancient(PLAN.environment_marker),
+        output:
+            f"{model_folder}/ready.json",
+        log:
+            f"{model_folder}.log",
+        params:
+            model=lambda wildcards, name=model_name: PLAN.model_json(name),
+            python=PLAN.engine.python,
+            folder=model_folder,
+        shell:
+            "{PYTHON} workflow/scripts/make_model.py --model {params.model:q} --python {params.python:q}"
+            " --output {params.folder:q} 2>&1 | tee -i {log:q}"
+
+
+if PLAN.limits_file:
+
+    rule machine_limits:
+        input:
+            ancient(PLAN.environment_marker),
+        output:
+            PLAN.limits_file,
+        log:
+            f"{PLAN.limits_file}.log",
+        params:
+            python=PLAN.engine.python,
+            device=PLAN.engine.device,
+        resources:
+            gpu=1,
+        shell:
+            "{PYTHON} workflow/scripts/measure_limits.py --python {params.python:q} --device {params.device}"
+            " --output {output:q} 2>&1 | tee -i {log:q}"

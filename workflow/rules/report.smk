@@ -1,0 +1,15 @@
+# Needs: the study's tables. Makes: the paper, and beside it every figure and table as files.
+
+
+rule report:
+    input:
+        TABLES,
+    output:
+        REPORT,
+    log:
+        f"results/{STUDY}/logs/report.log",
+    params:
+        tables=f"results/{STUDY}/tables",
+        code=code("report.py", "servelab"),
+    shell:
+        "{PYTHON} workflow/scripts/report.py --tables {params.tables:q} --output {output:q} 2>&1 | tee -i {log:q}"

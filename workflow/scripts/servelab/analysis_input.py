@@ -1,0 +1,107 @@
+"""Where an analysis finds a study's points: in the project's results, or in an archived study's folder.
+
+An archive is a folder with `config.json`, `points/<experiment>/<server>/start-<n>/<point>.arrow` and
+`models/<name>/config.json`. It is read by schema, not by key: a later servelab may have other keys.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from servelab import model_card, summary
+from servelab.config.load import for_analysis, load
+from servelab.config.schema import Experiment, Study
+from servelab.experiments.base import StudyData
+from servelab.grid import server_starts
+from servelab.records import BadPointError, PointRecord, read_point
+
+
+@dataclass(frozen=True)
+class Source:
+    """A study's points: path of each (relative to root) → its key, or None where the key is not asked for."""
+
+    root: Path
+    raw: Mapping[str, Any]
+    study: Study
+    experiments: Mapping[str, Experiment]
+    points: Mapping[str, str | None]
+    model_folders: Mapping[str, Path]
+
+    def read(self, path: str) -> PointRecord:
+        """One point. Raises BadPointError."""
+        return read_point(self.root / path, self.points.get(path))
+
+    def load_row(self, row: Mapping[str, Any]) -> PointRecord:
+        """The record of a row of the points table."""
+        return self.read(str(row["path"]))
+
+    def model_cards(self) -> dict[str, model_card.ModelCard | None]:
+        """Model → card, None where no config.json is there."""
+        found = {name: folder for name, folder in self.model_folders.items() if (folder / "config.json").is_file()}
+        return {name: model_card.from_folder(found[name]) if name in found else None for name in self.model_folders}
+
+    def data(self, rows: pd.DataFrame) -> StudyData:
+        """What the experiments analyse."""
+        return StudyData(self.study, rows, self.load_row, self.model_cards())
+
+    def kind(self, experiment: str) -> str:
+        """An experiment's kind; its name where the config does not know it any more."""
+        config = self.experiments.get(experiment)
+        return config.kind if config is not None else experiment
+
+
+class DamagedPointsError(Exception):
+    """Points that cannot be believed: path → why. They have been taken out of the way."""
+
+    def __init__(self, damaged: Mapping[str, str]) -> None:
+        self.damaged = dict(damaged)
+        lines = [f"{len(damaged)} points are damaged and were set aside; run again to measure them:"]
+        super().__init__("\n  ".join([*lines, *damaged.values()]))
+
+
+def from_project(raw: Mapping[str, Any], root: Path) -> Source:
+    """The points that a config asks for, in the project's results."""
+    loaded = load(raw, root)
+    points: dict[str, str | None] = {}
+    for start in server_starts(loaded):
+        points |= {start.path(point): start.key(point) for point in start.points}
+    folders = {name: root / spec.path for name, spec in loaded.models.items()}
+    return Source(root, loaded.raw, loaded.study, loaded.experiments, points, folders)
+
+
+def from_archive(folder: Path) -> Source:
+    """All points of an archived study. Raises FileNotFoundError if the folder is no archive."""
+    raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    study, experiments = for_analysis(raw)
+    paths = sorted(path.relative_to(folder).as_posix() for path in (folder / "points").rglob("*.arrow"))
+    order = json.loads((folder / "order.json").read_text(encoding="utf-8"))
+    ranked = {path: rank for rank, path in enumerate(order)}
+    points: dict[str, str | None] = dict.fromkeys(sorted(paths, key=lambda path: (ranked.get(path, len(ranked)), path)))
+    folders = {path.name: path for path in sorted((folder / "models").iterdir())} if (folder / "models").is_dir() else {}
+    return Source(folder, raw, study, experiments, points, folders)
+
+
+def rows(source: Source, set_aside: bool) -> pd.DataFrame:
+    """One row per point, without verdicts.
+
+    Raises DamagedPointsError if points are damaged; with `set_aside` their files are removed, so that the next run
+    takes them from the store or measures them again.
+    """
+    made = []
+    damaged: dict[str, str] = {}
+    for path in source.points:
+        try:
+            record = source.read(path)
+        except BadPointError as error:
+            damaged[path] = str(error)
+            continue
+        made.append(summary.row(record, source.kind(record.meta.experiment), path, source.study.objective))
+    if damaged:
+        for path in damaged if set_aside else ():
+            (source.root / path).unlink(missing_ok=True)
+        raise DamagedPointsError(damaged)
+    return summary.frame(made)

@@ -1,0 +1,234 @@
+"""What the Snakefile needs while it is read: the checked study, its server starts, and their paths as text.
+
+Everything that Snakemake compares between runs is one canonical JSON text: it compares parameters as a set of
+their reprs, without names, and OmegaConf containers, paths and numpy numbers never count as changed.
+"""
+
+import ast
+import fcntl
+import hashlib
+import io
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from servelab import estimate, machine
+from servelab.canonical import canonical_json
+from servelab.config.engines import environment_folder
+from servelab.config.load import LoadedStudy, load
+from servelab.config.models import resource_folder
+from servelab.config.schema import EngineConfig
+from servelab.grid import server_starts
+from servelab.records import BadPointError, read_meta
+from servelab.spec import EngineSpec, ServerStart
+
+_ARROW_MAGIC = b"ARROW1"
+_SAFE_NAME = re.compile(r"\W+")
+
+
+@dataclass
+class Plan:
+    """A study as the rules see it."""
+
+    loaded: LoadedStudy
+    root: Path
+    retry_failed: bool = False
+    watch_pid: int = 0
+    starts: list[ServerStart] = field(default_factory=list)
+    held: io.IOBase | None = None
+
+    @property
+    def study_name(self) -> str:
+        """The study's name: a folder in results/, a file in reports/."""
+        return self.loaded.study.study
+
+    @property
+    def engine(self) -> EngineSpec:
+        """The study's engine."""
+        return self.loaded.engine
+
+    @property
+    def engine_config(self) -> EngineConfig:
+        """The engine's keys as written."""
+        return self.loaded.engine_config
+
+    @cached_property
+    def points(self) -> list[str]:
+        """Paths of all points, in the order of measuring."""
+        return [path for start in self.starts for path in self.paths(start)]
+
+    def paths(self, start: ServerStart) -> list[str]:
+        """Paths of one start's points."""
+        return [start.path(point) for point in start.points]
+
+    @property
+    def environment(self) -> str:
+        """Folder of the environment that servelab makes for the server; empty if the user has one."""
+        return environment_folder(self.loaded.engine_config, self.engine.name)
+
+    @property
+    def environment_marker(self) -> list[str]:
+        """The file that says the environment is ready."""
+        return [f"{self.environment}/ready.json"] if self.environment else []
+
+    @cached_property
+    def model_folders(self) -> dict[str, str]:
+        """Model → folder, for those that servelab makes or fetches."""
+        configs = self.loaded.model_configs
+        folders = {name: resource_folder(name, config) for name, config in configs.items()}
+        return {name: folder for name, folder in folders.items() if folder}
+
+    @cached_property
+    def limits_file(self) -> str:
+        """Where this machine's measured limits lie; empty if they are given in the config or cannot be measured."""
+        if self.loaded.study.limits or self.engine.limits or not self.engine.python:
+            return ""
+        name = f"{machine.facts()['id']}-{self.engine.name}-{self.engine.version}"
+        return f"resources/limits/{name}.json"
+
+    def needs(self, start: ServerStart) -> list[str]:
+        """What must be there before this start can be measured."""
+        model = self.model_folders.get(start.model.name)
+        limits = [self.limits_file] if self.limits_file else []
+        return [*self.environment_marker, *([f"{model}/ready.json"] if model else []), *limits]
+
+    def model_json(self, name: str) -> str:
+        """A model's keys as canonical JSON."""
+        return canonical_json({"name": name, **vars(self.loaded.model_configs[name])})
+
+    def start_json(self, start: ServerStart) -> str:
+        """All that a start's measurement depends on."""
+        return canonical_json(start.to_json())
+
+    @cached_property
+    def study_json(self) -> str:
+        """The whole config."""
+        return self.loaded.canonical()
+
+    @cached_property
+    def analysis_json(self) -> str:
+        """The config without what only the report reads: a new title makes no new rows."""
+        return canonical_json({key: value for key, value in self.loaded.raw.items() if key != "report"})
+
+    @staticmethod
+    def identifier(name: str) -> str:
+        """A name as part of a rule's name."""
+        return _SAFE_NAME.sub("_", name)
+
+    def rule_name(self, start: ServerStart) -> str:
+        """A rule's name for one server start."""
+        return "measure_" + self.identifier(f"{start.experiment or 'shared'}_{start.slug}_{start.start}")
+
+    @property
+    def measure_options(self) -> str:
+        """Options of measure.py that decide nothing about what is measured."""
+        words = [f"--watch-pid {self.watch_pid}"] if self.watch_pid else []
+        if self.limits_file:
+            words.append(f"--limits '{self.limits_file}'")
+        if self.retry_failed:
+            words.append("--retry-failed")
+        return " ".join(words)
+
+    @cached_property
+    def _later(self) -> dict[str, int]:
+        timings = estimate.read(self.root / "results/timings.jsonl")
+        found: dict[str, int] = {}
+        later = 0.0
+        for start in reversed(self.starts):
+            found[self.rule_name(start)] = round(later)
+            missing = [point for point in start.points if not (self.root / start.path(point)).exists()]
+            later += estimate.seconds(timings, start, missing)
+        return found
+
+    def later_seconds(self, start: ServerStart) -> int:
+        """Estimate for the starts that come after this one and were not measured when the run began."""
+        return self._later[self.rule_name(start)]
+
+    def to_make_again(self) -> list[str]:
+        """Paths of points that are there but cut short, and with retry_failed those that failed."""
+        return [path for path in self.points if self._is_damaged(self.root / path)]
+
+    def _is_damaged(self, path: Path) -> bool:
+        # Only what is cheap at every run: an Arrow file ends with its magic. summarise.py reads to the last byte.
+        try:
+            with path.open("rb") as file:
+                size = file.seek(0, io.SEEK_END)
+                file.seek(max(size - len(_ARROW_MAGIC), 0))
+                if file.read() != _ARROW_MAGIC:
+                    return True
+        except FileNotFoundError:
+            return False
+        if not self.retry_failed:
+            return False
+        try:
+            return read_meta(path).status == "failed"
+        except BadPointError:
+            return True
+
+    def take_folder(self, argv: Sequence[str]) -> None:
+        """Keep a second run out of this folder for as long as this process lives, and clear damaged results away.
+
+        The lock is the kernel's, on the Snakefile itself: nothing is written, and none is left after a kill. A dry
+        run and `plan` do neither. The store keeps what is cleared away here, if it is whole there.
+        Raises BlockingIOError with what to do.
+        """
+        if any(word in ("--dry-run", "--dryrun", "plan") or re.fullmatch(r"-[a-zA-Z]*n[a-zA-Z]*", word) for word in argv):
+            return
+        file = (self.root / "Snakefile").open("rb")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.close()
+            message = f"another run is at work in {self.root}; wait for it, or look with `snakemake --cores 1 plan`"
+            raise BlockingIOError(message) from error
+        self.held = file
+        for path in self.to_make_again():
+            (self.root / path).unlink(missing_ok=True)
+
+
+def plan(config: Mapping[str, Any], root: Path, watch_pid: int = 0) -> Plan:
+    """Read the config into a plan. Raises ConfigError."""
+    loaded = load(config, root)
+    retry = str(config.get("retry_failed", False)).lower() in ("true", "1", "yes")
+    return Plan(loaded, root, retry, watch_pid, server_starts(loaded))
+
+
+def code_digest(folder: Path, script: str, packages: Iterable[str]) -> str:
+    """Digest of a script and of the modules it imports from these packages, all the way down; comments do not count.
+
+    Text files of a package (texts, templates, data) count by content.
+    """
+    seen: dict[Path, str] = {}
+    todo = [folder / script]
+    names = tuple(packages)
+    while todo:
+        path = todo.pop()
+        if path in seen or not path.is_file():
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        seen[path] = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+        todo += [file for module in _imports(tree, names) for file in _files(folder, module)]
+    data = [p for d in ("texts", "report/templates", "data") for p in sorted((folder / "servelab" / d).rglob("*")) if p.suffix in (".yaml", ".j2", ".html", ".css", ".js", ".json")]
+    everything = {str(p.relative_to(folder)): s for p, s in seen.items()}
+    everything |= {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in data}
+    return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _imports(tree: ast.AST, packages: tuple[str, ...]) -> Iterable[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        yield from (name for name in names if name.split(".")[0] in packages)
+
+
+def _files(folder: Path, module: str) -> list[Path]:
+    path = folder / module.replace(".", "/")
+    return [path.with_suffix(".py"), path / "__init__.py"]
