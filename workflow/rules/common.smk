@@ -1,6 +1,5 @@
 # Needs: config/*.yaml (or --configfile, --config). Makes: STUDY (checked), STARTS (what to measure) and the paths
 # that the rules name. Nothing is started or written here; a config that cannot be used ends the run at once.
-import os
 import sys
 
 sys.path.insert(0, f"{workflow.basedir}/workflow/scripts")
@@ -22,7 +21,7 @@ ROOT = Path(workflow.basedir)
 PYTHON = sys.executable
 
 try:
-    PLAN = parse_time.plan(config, ROOT, os.getpid())
+    PLAN = parse_time.plan(config, ROOT)
 except ConfigError as error:
     raise WorkflowError(str(error)) from None
 

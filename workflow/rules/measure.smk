@@ -1,6 +1,6 @@
 # Needs: the server's environment and the model. Makes: every point of the study, one job for each server start.
 # `params.start` is all that a measurement depends on; what stands in the shell text alone (how long is left, whether
-# failed points are tried again, whom to watch) or in the resources makes nothing run again.
+# failed points are tried again) or in the resources makes nothing run again.
 
 for number, start in enumerate(STARTS):
 

@@ -37,7 +37,6 @@ class Plan:
     loaded: LoadedStudy
     root: Path
     retry_failed: bool = False
-    watch_pid: int = 0
     starts: list[ServerStart] = field(default_factory=list)
     held: io.IOBase | None = None
 
@@ -126,9 +125,7 @@ class Plan:
     @property
     def measure_options(self) -> str:
         """Options of measure.py that decide nothing about what is measured."""
-        words = [f"--watch-pid {self.watch_pid}"] if self.watch_pid else []
-        if self.limits_file:
-            words.append(f"--limits '{self.limits_file}'")
+        words = [f"--limits '{self.limits_file}'"] if self.limits_file else []
         if self.retry_failed:
             words.append("--retry-failed")
         return " ".join(words)
@@ -190,11 +187,11 @@ class Plan:
             (self.root / path).unlink(missing_ok=True)
 
 
-def plan(config: Mapping[str, Any], root: Path, watch_pid: int = 0) -> Plan:
+def plan(config: Mapping[str, Any], root: Path) -> Plan:
     """Read the config into a plan. Raises ConfigError."""
     loaded = load(config, root)
     retry = str(config.get("retry_failed", False)).lower() in ("true", "1", "yes")
-    return Plan(loaded, root, retry, watch_pid, server_starts(loaded))
+    return Plan(loaded, root, retry, server_starts(loaded))
 
 
 def code_digest(folder: Path, script: str, packages: Iterable[str]) -> str:
