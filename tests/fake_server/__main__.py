@@ -38,9 +38,13 @@ async def main() -> None:
         loop.add_signal_handler(number, stopping.set)
     scheduler, api = await come_up(knobs, options, faults, truth, log)
     stepping = loop.create_task(scheduler.run())
-    stepping.add_done_callback(lambda task: task.cancelled() or os._exit(3) if task.cancelled() or task.exception() else None)
+    stepping.add_done_callback(
+        lambda task: task.cancelled() or os._exit(3) if task.cancelled() or task.exception() else None
+    )
     try:
-        server = await loop.create_server(lambda: Connection(api), options.host or "0.0.0.0", options.port or 8000, backlog=1024)
+        server = await loop.create_server(
+            lambda: Connection(api), options.host or "0.0.0.0", options.port or 8000, backlog=1024
+        )
     except OSError as error:
         log.plain(f"OSError: {error.args[-1]}")
         sys.exit(1)
@@ -61,7 +65,9 @@ async def main() -> None:
     os._exit(0)
 
 
-async def come_up(knobs: Knobs, options: "options_module.argparse.Namespace", faults: Faults, truth: Truth, log: Log) -> tuple[Scheduler, Api]:
+async def come_up(
+    knobs: Knobs, options: "options_module.argparse.Namespace", faults: Faults, truth: Truth, log: Log
+) -> tuple[Scheduler, Api]:
     """The start-up with its log lines and its faults."""
     began = time.monotonic()
     log.banner(options.model)
@@ -73,7 +79,9 @@ async def come_up(knobs: Knobs, options: "options_module.argparse.Namespace", fa
         for _ in range(int(flood["mb"] * 16)):
             sys.stdout.write(line)
         sys.stdout.flush()
-    missing = options.model.startswith("/") and not Path(options.model).exists() and options.load_format != "dummy"
+    missing = (
+        options.model.startswith("/") and not Path(options.model).exists() and options.load_format != "dummy"
+    )
     if missing:
         die(log, WORDS["model_missing"], options.model)
     await asyncio.sleep((faults.of_start("slow_start") or {}).get("s", 0.0))
@@ -84,7 +92,9 @@ async def come_up(knobs: Knobs, options: "options_module.argparse.Namespace", fa
     if death:
         truth.tell("fault", fault=death)
         die(log, WORDS[death.get("words", "oom")], options.model)
-    log.engine_init(options.model, options.dtype or "bfloat16", options.kv_cache_dtype, bool(options.enforce_eager))
+    log.engine_init(
+        options.model, options.dtype or "bfloat16", options.kv_cache_dtype, bool(options.enforce_eager)
+    )
     await asyncio.sleep(knobs.boot_ms / 1000)
     log.weights(knobs.boot_ms / 1000)
     restart = compiled_before(bool(options.enforce_eager))
@@ -119,7 +129,7 @@ def capacity(knobs: Knobs, options: "options_module.argparse.Namespace", restart
 
 
 def compiled_before(eager: bool) -> bool:
-    """Whether the compile cache holds an earlier start's work; leaves this one's there. Without a cache: no."""
+    """Whether the compile cache holds an earlier start's work; leaves this one's there."""
     root = os.environ.get("VLLM_CACHE_ROOT")
     if not root:
         return False

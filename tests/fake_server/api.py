@@ -1,6 +1,9 @@
-"""vLLM's routes: models, version, health, metrics, tokenize, completions (streamed or whole), chat completions."""
+"""vLLM's routes: models, version, health, metrics, tokenize, completions (streamed or whole), chat
+completions.
+"""
 
 import asyncio
+import itertools
 import json
 import math
 import os
@@ -20,7 +23,7 @@ from fake_server.wire import Call
 
 
 def logprob(before: int, token: int, kv_dtype: str = "auto") -> float:
-    """Log-probability of a token after another: made up, the same for ever; an 8-bit cache is a little worse."""
+    """Log-probability of a token after another: made up, never changing; an 8-bit cache is a little worse."""
     value = zlib.crc32(f"{before},{token}".encode()) / 2**32
     return -0.05 - 6.0 * value**2 - (0.01 if kv_dtype.startswith("fp8") else 0.0)
 
@@ -44,11 +47,22 @@ class Api:
         """Route one call."""
         route = f"{call.method} {call.path}"
         out = call.connection
-        if call.path.startswith("/v1") and self.api_key and call.headers.get("authorization") != f"Bearer {self.api_key}":
+        if (
+            call.path.startswith("/v1")
+            and self.api_key
+            and call.headers.get("authorization") != f"Bearer {self.api_key}"
+        ):
             out.answer(401, {"error": "Unauthorized"})
         elif route == "GET /v1/models":
-            entry = {"id": self.options.served_model_name, "object": "model", "owned_by": "vllm", "root": self.options.model}
-            out.answer(200, {"object": "list", "data": [{**entry, "max_model_len": self.options.max_model_len}]})
+            entry = {
+                "id": self.options.served_model_name,
+                "object": "model",
+                "owned_by": "vllm",
+                "root": self.options.model,
+            }
+            out.answer(
+                200, {"object": "list", "data": [{**entry, "max_model_len": self.options.max_model_len}]}
+            )
         elif route == "GET /version":
             out.answer(200, {"version": self.knobs.version})
         elif route == "GET /health":
@@ -58,7 +72,9 @@ class Api:
             out.answer(200, text, "text/plain; version=0.0.4")
         elif route == "POST /tokenize":
             tokens = list(json.loads(call.body)["prompt"].encode())
-            out.answer(200, {"count": len(tokens), "max_model_len": self.options.max_model_len, "tokens": tokens})
+            out.answer(
+                200, {"count": len(tokens), "max_model_len": self.options.max_model_len, "tokens": tokens}
+            )
         elif route in ("POST /v1/completions", "POST /v1/chat/completions"):
             await self.complete(call, chat="chat" in call.path)
         else:
@@ -82,7 +98,8 @@ class Api:
             call.connection.answer(404, _error(404, f"The model `{body.get('model')}` does not exist."))
             return
         if not prompt or len(prompt) + max_tokens > self.options.max_model_len:
-            words = f"{len(prompt)} prompt tokens and max_tokens={max_tokens} exceed max_model_len={self.options.max_model_len}"
+            limit = self.options.max_model_len
+            words = f"{len(prompt)} prompt tokens and max_tokens={max_tokens} exceed max_model_len={limit}"
             call.connection.answer(400, _error(400, words))
             return
         if not body.get("ignore_eos") and self.knobs.eos_after:
@@ -98,9 +115,11 @@ class Api:
     def die_engine(self) -> None:
         """The engine process is gone: every stream gets an error event, then the API server exits."""
         self.log.say("AsyncLLM output_handler failed.", level="ERROR", place="async_llm.py:871")
-        self.log.say("RuntimeError: worker ran into an illegal memory access", "EngineCore", "ERROR", "core.py:1300")
-        words = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above)."
-        self.log.say(words, level="ERROR", place="async_llm.py:871")
+        self.log.say(
+            "RuntimeError: worker ran into an illegal memory access", "EngineCore", "ERROR", "core.py:1300"
+        )
+        dead = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."
+        self.log.say(dead, level="ERROR", place="async_llm.py:871")
         for stream in list(self.streams):
             stream.fail("EngineCore encountered an issue. See stack trace (above) for the root cause.", 500)
         asyncio.get_running_loop().call_later(0.05, os._exit, 1)
@@ -110,7 +129,14 @@ class Stream:
     """The answer to one completion, as its tokens come."""
 
     def __init__(
-        self, api: Api, call: Call, body: dict[str, Any], chat: bool, prompt: list[int], max_tokens: int, faults: list[dict[str, Any]]
+        self,
+        api: Api,
+        call: Call,
+        body: dict[str, Any],
+        chat: bool,
+        prompt: list[int],
+        max_tokens: int,
+        faults: list[dict[str, Any]],
     ) -> None:
         self.api, self.call, self.body, self.chat, self.faults = api, call, body, chat, faults
         self.max_tokens = max_tokens
@@ -163,7 +189,7 @@ class Stream:
             self.call.connection.answer(code, _error(code, message))
 
     def _chunk(self, count: int, finished: bool) -> None:
-        text = "".join(" w%d" % n for n in range(self.sent, count))
+        text = "".join(f" w{n}" for n in range(self.sent, count))
         self.sent = count
         reason = "length" if finished and not self._has("no_finish") else None
         choice: dict[str, Any] = {"index": 0, "finish_reason": reason, "stop_reason": None, "logprobs": None}
@@ -195,23 +221,42 @@ class Stream:
     def _finish(self) -> None:
         self._end("finished")
         out = self.call.connection
-        head = {"id": self.id, "object": "text_completion", "created": int(time.time()), "model": self.api.options.served_model_name}
+        head = {
+            "id": self.id,
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": self.api.options.served_model_name,
+        }
         if not self.streaming:
             out.answer(200, {**head, "choices": [self._whole()], "usage": self._final_usage()})
             return
         if self.usage:
-            out.event(json.dumps({**head, "choices": [], "usage": self._final_usage()}, separators=(",", ":")))
+            out.event(
+                json.dumps({**head, "choices": [], "usage": self._final_usage()}, separators=(",", ":"))
+            )
         out.event("[DONE]")
         out.end_stream()
 
     def _whole(self) -> dict[str, Any]:
-        text = "".join(" w%d" % n for n in range(self.request.output))
-        choice: dict[str, Any] = {"index": 0, "text": text, "finish_reason": "length", "stop_reason": None, "logprobs": None}
+        text = "".join(f" w{n}" for n in range(self.request.output))
+        choice: dict[str, Any] = {
+            "index": 0,
+            "text": text,
+            "finish_reason": "length",
+            "stop_reason": None,
+            "logprobs": None,
+        }
         if self.body.get("prompt_logprobs") is not None:
             dtype = self.api.options.kv_cache_dtype
             pairs = zip(self.request.prompt, self.request.prompt[1:], strict=False)
             choice["prompt_logprobs"] = [None] + [
-                {str(token): {"logprob": logprob(before, token, dtype), "rank": 1 + token % 7, "decoded_token": "x"}}
+                {
+                    str(token): {
+                        "logprob": logprob(before, token, dtype),
+                        "rank": 1 + token % 7,
+                        "decoded_token": "x",
+                    }
+                }
                 for before, token in pairs
             ]
         return choice
@@ -282,7 +327,7 @@ class Stream:
 
 def nll(tokens: list[int], kv_dtype: str = "auto") -> float:
     """Sum of −log p over a prompt's scored tokens: what a perplexity measurement must find."""
-    return -math.fsum(logprob(before, token, kv_dtype) for before, token in zip(tokens, tokens[1:], strict=False))
+    return -math.fsum(logprob(before, token, kv_dtype) for before, token in itertools.pairwise(tokens))
 
 
 def _prompt(body: dict[str, Any], chat: bool) -> list[int]:
@@ -293,5 +338,7 @@ def _prompt(body: dict[str, Any], chat: bool) -> list[int]:
 
 
 def _error(code: int, message: str) -> dict[str, Any]:
-    kind = {400: "BadRequestError", 404: "NotFoundError", 429: "RateLimitError"}.get(code, "InternalServerError")
+    kind = {400: "BadRequestError", 404: "NotFoundError", 429: "RateLimitError"}.get(
+        code, "InternalServerError"
+    )
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}

@@ -12,8 +12,8 @@ class Knobs:
     """
     truth: file for what happened, JSON lines; "" for none. Starts are counted in it (see faults).
     step_ms, prefill_us, decode_us: a step of the scheduler takes
-        step_ms + prefill_us × prompt tokens in it + decode_us × decoding requests in it; one that has no prompt
-        tokens, and one that has them, both include step_ms once.
+        step_ms + prefill_us × prompt tokens in it + decode_us × decoding requests in it; one that has no
+        prompt tokens, and one that has them, both include step_ms once.
     blocks: KV blocks where the options do not say (a 16-bit cache; an 8-bit one has twice as many).
     block_tokens: tokens in a block where the options do not say.
     first_boot_share: KV blocks of a first start as a share of a restart's.

@@ -43,7 +43,9 @@ class Log:
         """The model is there."""
         if self.knobs.style == "cuda":
             self.say("Loading model from scratch...", "EngineCore", place="model_runner.py:281")
-            self.say("Using FLASH_ATTN attention backend out of potential backends: ['FLASH_ATTN'].", "EngineCore")
+            self.say(
+                "Using FLASH_ATTN attention backend out of potential backends: ['FLASH_ATTN'].", "EngineCore"
+            )
             self.say(f"Model loading took 0.25 GiB and {seconds:.6f} seconds", "EngineCore")
         else:
             self.say("Starting to load model fake...", "Worker", place="cpu_model_runner.py:69")
@@ -64,9 +66,15 @@ class Log:
         if self.knobs.style == "cuda":
             self.say(f"Available KV cache memory: {gib:.2f} GiB", "EngineCore", place="gpu_worker.py:538")
         else:
-            self.say(f"Explicitly set ({gib:.2f}/15.09) GiB for KV cache on node 0.", "Worker", place="cpu_worker.py:260")
+            self.say(
+                f"Explicitly set ({gib:.2f}/15.09) GiB for KV cache on node 0.",
+                "Worker",
+                place="cpu_worker.py:260",
+            )
         if override is not None:
-            self.say(f"Overriding num_gpu_blocks={profiled} with num_gpu_blocks_override={override}", "EngineCore")
+            self.say(
+                f"Overriding num_gpu_blocks={profiled} with num_gpu_blocks_override={override}", "EngineCore"
+            )
         device = "GPU" if self.knobs.style == "cuda" else "CPU"
         size = f"{device} KV cache size: {tokens:,} tokens"
         most = f"Maximum concurrency for {max_model_len:,} tokens per request: {tokens / max_model_len:.2f}x"
@@ -79,11 +87,17 @@ class Log:
     def ready(self, host: str, port: int, seconds: float) -> None:
         """The engine is there, the API server listens."""
         if self.knobs.style == "cuda":
-            self.say("Graph capturing finished in 0 secs, took 0.19 GiB", "EngineCore", place="model_runner.py:722")
+            self.say(
+                "Graph capturing finished in 0 secs, took 0.19 GiB", "EngineCore", place="model_runner.py:722"
+            )
         self.say(f"init engine (profile, create kv cache, warmup model) took {seconds:.2f} s", "EngineCore")
         self.say("Supported tasks: ['generate']")
         self.say(f"Starting vLLM server on http://{host}:{port}", place="entry.py:136")
-        for line in ("Started server process [%d]" % self.pid, "Waiting for application startup.", "Application startup complete."):
+        for line in (
+            f"Started server process [{self.pid}]",
+            "Waiting for application startup.",
+            "Application startup complete.",
+        ):
             self.plain(f"INFO:     {line}")
 
 

@@ -3,12 +3,14 @@
 import argparse
 
 _FLAGS = (
-    "enable-prefix-caching", "enforce-eager", "enable-chunked-prefill", "trust-remote-code", "async-scheduling",
+    "enable-prefix-caching", "enforce-eager", "enable-chunked-prefill", "trust-remote-code",
+    "async-scheduling",
     "disable-uvicorn-access-log", "enable-prompt-tokens-details", "disable-log-stats", "enable-log-requests",
     "enable-force-include-usage",
 )  # fmt: skip
 _NUMBERS = (
-    "max-model-len", "max-num-seqs", "max-num-batched-tokens", "num-gpu-blocks-override", "block-size", "port", "seed",
+    "max-model-len", "max-num-seqs", "max-num-batched-tokens", "num-gpu-blocks-override", "block-size",
+    "port", "seed",
     "tensor-parallel-size", "pipeline-parallel-size", "stream-interval", "swap-space", "max-logprobs",
     "max-num-partial-prefills", "long-prefill-token-threshold", "kv-cache-memory-bytes", "cpu-offload-gb",
 )  # fmt: skip

@@ -1,8 +1,9 @@
 """The scripted scheduler: vLLM's policy, a step-time model whose outcome can be calculated, real time.
 
-Running requests are served first, in order of arrival, one token each if they decode or the rest of their prompt as
-far as the step's token budget goes; where blocks run out the last one is preempted and computed again later. Then
-waiting ones enter, as long as nobody was preempted in this step. A step ends after Knobs.step_s, measured from the
+Running requests are served first, in order of arrival, one token each if they decode or the rest of their
+prompt as far as the step's token budget goes; where blocks run out the last one is preempted and computed
+again later. Then waiting ones enter, as long as nobody was preempted in this step. A step ends after
+Knobs.step_s, measured from the
 end of the one before if the scheduler was busy: no drift.
 """
 
@@ -19,7 +20,7 @@ from fake_server.knobs import Knobs
 
 @dataclass(eq=False)
 class Request:
-    """One sequence. token_s: when each output token was due. on_token(count, finished) is called at its time."""
+    """One sequence. token_s: when each output token was due. on_token(count, finished) is called then."""
 
     prompt: list[int]
     max_tokens: int
@@ -133,7 +134,13 @@ class Scheduler:
                 if victim is request:
                     break
             else:
-                work.append((request, count, request.computed + count < request.length or request.output == 0 or count > 1))
+                work.append(
+                    (
+                        request,
+                        count,
+                        request.computed + count < request.length or request.output == 0 or count > 1,
+                    )
+                )
                 left -= count
         while self.waiting and not preempted and left > 0 and len(self.running) < self.max_num_seqs:
             entered = self._enter(self.waiting[0], left, now)

@@ -1,4 +1,6 @@
-"""HTTP/1.1 on an asyncio protocol: keep-alive, bodies with a length, answers whole or chunked. What tests need, fast."""
+"""HTTP/1.1 on an asyncio protocol: keep-alive, bodies with a length, answers whole or chunked. What tests
+need, fast.
+"""
 
 import asyncio
 import json
@@ -58,7 +60,10 @@ class Connection(asyncio.Protocol):
         if not found:
             return
         lines = head.decode("latin-1").split("\r\n")
-        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
+        headers = {
+            name.strip().lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in lines[1:])
+        }
         length = int(headers.get("content-length", "0"))
         if len(rest) < length:
             return
@@ -118,4 +123,6 @@ class Connection(asyncio.Protocol):
 
 def _head(status: int, kind: str, length: str) -> bytes:
     reason = REASONS.get(status, "Status")
-    return f"HTTP/1.1 {status} {reason}\r\nserver: uvicorn\r\ncontent-type: {kind}\r\n{length}\r\n\r\n".encode()
+    return (
+        f"HTTP/1.1 {status} {reason}\r\nserver: uvicorn\r\ncontent-type: {kind}\r\n{length}\r\n\r\n".encode()
+    )

@@ -1,7 +1,8 @@
 """One measurement at a time on one machine: a file lock for the CPU or for each GPU that a server will use.
 
-Two studies that run side by side would measure each other. The lock is held by the measuring process and by its
-server's supervisor (they share the open file), so it goes when both have gone, however they ended: no stale lock.
+Two studies that run side by side would measure each other. The lock is held by the measuring process and by
+its server's supervisor (they share the open file), so it goes when both have gone, however they ended: no
+stale lock.
 """
 
 import contextlib
@@ -27,8 +28,9 @@ def device_lock(
 ) -> Iterator[None]:
     """Hold the machine's lock for a device ("cpu", "cuda", "rocm"), waiting as long as it takes.
 
-    Says once for whom it waits; `root` (the project's folder) is what others are told while we hold it. The lock of
-    all GPUs and that of one GPU exclude each other. Raises OSError where the lock folder cannot be written.
+    Says once for whom it waits; `root` (the project's folder) is what others are told while we hold it. The
+    lock of all GPUs and that of one GPU exclude each other. Raises OSError where the lock folder cannot be
+    written.
     """
     variables = os.environ if ambient is None else ambient
     wanted = names(device, variables)
@@ -53,7 +55,7 @@ def handles() -> list[int]:
 
 
 def names(device: str, ambient: Mapping[str, str]) -> list[str]:
-    """What a server on this device occupies: "cpu", one name for each visible GPU, or "gpu" for all of them."""
+    """What a server on this device occupies: "cpu", a name for each visible GPU, or "gpu" for all."""
     if device == "cpu":
         return ["cpu"]
     for variable in _VISIBLE:

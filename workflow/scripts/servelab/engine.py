@@ -1,7 +1,8 @@
-"""How a vLLM server is called: engine + model + options → command line and environment. Pure, nothing starts here.
+"""How a vLLM server is called: engine + model + options → command line and environment. Pure, nothing starts
+here.
 
-The command is a list and never meets a shell. Values are joined to their flag (`--model=…`), so that no value of a
-config can pass for an option. The key of the server travels in the environment, not on the command line.
+The command is a list and never meets a shell. Values are joined to their flag (`--model=…`), so that no value
+of a config can pass for an option. The key of the server travels in the environment, not on the command line.
 """
 
 import json
@@ -31,13 +32,14 @@ RESERVED = (
     "root_path",
     "config",
 )
-# vLLM's «auto» falls back to pickled weights, which run code when they are loaded; «pt» and «npcache» are pickles.
+# vLLM's «auto» falls back to pickled weights, which run code when they are loaded; «pt» and «npcache» are
+# pickles.
 PICKLED_FORMATS = ("auto", "pt", "npcache")
 _NAME = re.compile(r"[a-z][a-z0-9_.-]*")
 
-# Variables of the shell that change what a server does or how fast it is. They are not part of a point's key, so they
-# do not reach the server: an engine's `environment` in the config is the place for them. Snakemake itself sets
-# OMP_NUM_THREADS and its like for every job.
+# Variables of the shell that change what a server does or how fast it is. They are not part of a point's key,
+# so they do not reach the server: an engine's `environment` in the config is the place for them. Snakemake
+# itself sets OMP_NUM_THREADS and its like for every job.
 _CHANGES_THE_SERVER = re.compile(
     r"(VLLM_|TORCH|PYTORCH_|TRITON_|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|NUMEXPR_|VECLIB_|BLIS_|NCCL_DEBUG|FLASHINFER_|"
     r"CUDA_CACHE_|CUDA_LAUNCH_BLOCKING|LD_PRELOAD$|MALLOC_|PYTHONHOME$|PYTHONPATH$|PYTHONSTARTUP$|VIRTUAL_ENV$)"
@@ -49,7 +51,7 @@ class EngineOptionError(ValueError):
 
 
 def check_options(options: Mapping[str, Option]) -> None:
-    """Raise EngineOptionError for an option that servelab sets itself, is no option name, or loads pickles."""
+    """Raise EngineOptionError for an option that servelab sets itself, no option name, or pickled weights."""
     for name, value in options.items():
         flag = name.replace("-", "_")
         if not _NAME.fullmatch(name):
@@ -104,7 +106,8 @@ def environment(
 ) -> dict[str, str]:
     """The server's environment: the shell's without what changes a server, ours, then the engine's own.
 
-    Compile caches lie under `boot_dir`. A server of a local folder gets no secret of the shell (tokens, keys).
+    Compile caches lie under `boot_dir`. A server of a local folder gets no secret of the shell (tokens,
+    keys).
     """
     local = Path(start.model.path).exists()
     kept = {name: value for name, value in ambient.items() if not dropped(name)}
@@ -153,7 +156,8 @@ def record_boot(boot_dir: Path, version: str | None) -> int:
 
 
 def installed_version(python: str) -> str | None:
-    """vLLM's version in an interpreter's environment, read from the folder names there; None if there is none.
+    """vLLM's version in an interpreter's environment, read from the folder names there; None if there is
+    none.
 
     Starts nothing. `python` is the interpreter's path in that environment, e.g. /env/bin/python.
     """

@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ _NVIDIA_FIELDS = (
 
 
 def facts() -> dict[str, Any]:
-    """For PointMeta.machine. `id`: digest of the hardware (CPU, cores, memory, GPUs), not of the host's name."""
+    """For PointMeta.machine. `id`: digest of the hardware (CPU, cores, memory, GPUs), not of its name."""
     cpu = _cpu()
     memory = _memory_bytes()
     gpus = _nvidia()
@@ -76,31 +77,38 @@ class _Reading:
 
 
 @dataclass
-class Sampler:
+class Watch:
     """What else the machine did between start and stop. Two readings, nothing in between: it loads nothing.
 
-    own: pid of the server (0 for one that is not on this machine). This process, the server and all that either has
-    started are the measurement's own; everything else is foreign.
+    ours: pids of the server and what it has started, asked at the end. This process and all that it has started
+    are the measurement's own as well; everything else is foreign.
     """
 
-    own: int = 0
+    ours: Callable[[], set[int]]
     first: _Reading | None = field(default=None, repr=False)
 
-    def start(self) -> "Sampler":
+    def start(self) -> "Watch":
         """Take the first reading."""
         self.first = _read()
         return self
 
     def stop(self) -> dict[str, Any]:
-        """What happened since start, for PointMeta.machine: plain values, a reading that is not there left out.
+        """What happened since start, for PointMeta.machine: plain values, a reading that is not there left
+        out.
 
-        foreign_cpus: CPUs that other processes kept busy on average; foreign_top: the busiest of them (name, CPUs);
-        steal_cpus: CPUs the hypervisor took; throttled: what was slowed down and how often; energy_j: by source.
+        foreign_cpus: CPUs that other processes kept busy on average; foreign_top: the busiest of them (name,
+        CPUs);
+        steal_cpus: CPUs the hypervisor took; throttled: what was slowed down and how often; energy_j: by
+        source.
         """
         assert self.first is not None, "start() comes first"
         before, after = self.first, _read()
         wall_s = max(after.at - before.at, 1e-9)
-        ours = self._ours(after.table)
+        ours = {
+            os.getpid(),
+            *self.ours(),
+            *(each.pid for each in processes.descendants(os.getpid(), after.table)),
+        }
         ours_s = sum(s - before.cpu_s.get(key, 0.0) for key, s in after.cpu_s.items() if key[0] in ours)
         foreign = {
             key: s - before.cpu_s.get(key, 0.0)
@@ -119,18 +127,13 @@ class Sampler:
         }
 
 
-    def _ours(self, table: list[processes.Process]) -> set[int]:
-        roots = {os.getpid(), self.own} - {0}
-        return roots | {each.pid for root in roots for each in processes.descendants(root, table)}
-
-
 def gpu_memory_used() -> dict[int, int]:
     """Bytes in use on each GPU; {} without GPUs."""
     return {gpu.index: gpu.memory_used_bytes for gpu in nvml.readings()}
 
 
 def wait_for_gpu_memory(before: dict[int, int], within_s: float) -> bool:
-    """Wait until each GPU's memory is back to what it was (within a tolerance). False if it is not in time."""
+    """Wait until each GPU's memory is back to what it was, about. False if it is not in time."""
     deadline = time.monotonic() + within_s
     while True:
         now = gpu_memory_used()

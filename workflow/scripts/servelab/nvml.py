@@ -8,7 +8,8 @@ import ctypes
 from dataclasses import dataclass
 from functools import cache
 
-# Reasons that mean «slower than it could be» (nvml.h: nvmlClocksEventReason…); idle and application settings do not.
+# Reasons that mean «slower than it could be» (nvml.h: nvmlClocksEventReason…); idle and application settings
+# do not.
 SLOWED = {
     0x0004: "power cap",
     0x0008: "hardware slowdown",

@@ -1,7 +1,8 @@
 """The server's /metrics: Prometheus text exposition → {name with labels: value}.
 
-Grammar: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4). Histogram buckets and
-`_created` stamps are left out: nothing here rests on the server's buckets, and they are nine lines in ten.
+Grammar: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4). Histogram buckets
+and `_created` stamps are left out: nothing here rests on the server's buckets, and they are nine lines in
+ten.
 """
 
 import math
@@ -16,8 +17,8 @@ _LEFT_OUT = ("_bucket", "_created")
 def parse(text: str | bytes) -> dict[str, float]:
     """Samples by name and labels as the server writes them, e.g. `vllm:num_requests_running{engine="0"}`.
 
-    A line that is no sample (comment, half a line of a cut answer, a value that is no number) is not there; NaN
-    and infinities are left out as well, since no JSON can hold them.
+    A line that is no sample (comment, half a line of a cut answer, a value that is no number) is not there;
+    NaN and infinities are left out as well, since no JSON can hold them.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8", errors="replace")
@@ -30,7 +31,7 @@ def parse(text: str | bytes) -> dict[str, float]:
 
 
 def value(metrics: Mapping[str, float], name: str) -> float | None:
-    """The metric's value, summed over its label sets (engines, models); None if the server does not have it."""
+    """The metric's value, summed over its label sets (engines, models); None if the server has it not."""
     values = [number for key, number in metrics.items() if _name(key) == name]
     return sum(values) if values else None
 
@@ -56,7 +57,8 @@ def labels(sample: str) -> dict[str, str]:
 
 
 def cache_config(metrics: Mapping[str, float]) -> dict[str, str]:
-    """What the engine says about its KV cache (labels of vllm:cache_config_info): block_size, num_gpu_blocks, …
+    """What the engine says about its KV cache (labels of vllm:cache_config_info): block_size, num_gpu_blocks,
+    …
 
     Of several engines the first is taken; {} if the server does not say.
     """

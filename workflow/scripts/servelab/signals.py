@@ -18,7 +18,8 @@ STOPPING = (signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def as_interrupt() -> Iterator[None]:
-    """Within this, SIGTERM and SIGHUP raise KeyboardInterrupt (in asyncio: cancel the main task, as Ctrl-C does).
+    """Within this, SIGTERM and SIGHUP raise KeyboardInterrupt (in asyncio: cancel the main task, as Ctrl-C
+    does).
 
     Does nothing outside the main thread, where Python has no signal handlers.
     """

@@ -1,11 +1,14 @@
-"""The process between a measurement and its server: starts it, keeps its log, and leaves nothing of it behind.
+"""The process between a measurement and its server: starts it, keeps its log, and leaves nothing of it
+behind.
 
-A server outlives its parent's SIGKILL, and so do the workers it has started, in groups of their own. So the server is
-the child of this small process, which
+A server outlives its parent's SIGKILL, and so do the workers it has started, in groups of their own. So the
+server is the child of this small process, which
 
-- reads what to start as one line of JSON from standard input and stops everything when that input ends: however the
+- reads what to start as one line of JSON from standard input and stops everything when that input ends:
+  however the
   measuring process dies, its end of the pipe closes;
-- is the subreaper of all that the server starts: a daemon that leaves the group becomes our child, not init's;
+- is the subreaper of all that the server starts: a daemon that leaves the group becomes our child, not
+  init's;
 - dies only after the last of them, and tells the measuring process what happened, one JSON line an event;
 - writes the log, bounded on the disk, and hides the keys of this start in it.
 
@@ -37,7 +40,8 @@ KILL_DEADLINE_S = 20.0
 
 
 class Log:
-    """The server's log file: everything from the first byte up to `limit` bytes, then a mark; the end at the end.
+    """The server's log file: everything from the first byte up to `limit` bytes, then a mark; the end at the
+    end.
 
     Secrets are hidden, also where two reads cut one in half: a tail that may be the beginning of one waits.
     """
@@ -282,7 +286,7 @@ class Supervisor:
                 file.unlink()
 
 
-def tell(**event: Any) -> None:
+def tell(**event: object) -> None:
     """One event to the measuring process; nobody may be listening any more."""
     with contextlib.suppress(OSError):
         os.write(1, (json.dumps(event) + "\n").encode())

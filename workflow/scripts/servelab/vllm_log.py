@@ -1,8 +1,8 @@
 """The one place that knows vLLM's log lines: start-up phases, KV capacity, backend, and why a server died.
 
-Lines look like `(EngineCore pid=7) INFO 11-29 17:07:48 [core.py:114] text`: one second of resolution, local time, no
-year. Both the 0.25 and the 0.31 spelling are read, on GPU and CPU; a line that a later release words differently
-is missing from the result, never guessed.
+Lines look like `(EngineCore pid=7) INFO 11-29 17:07:48 [core.py:114] text`: one second of resolution, local
+time, no year. Both the 0.25 and the 0.31 spelling are read, on GPU and CPU; a line that a later release words
+differently is missing from the result, never guessed.
 """
 
 import re
@@ -50,7 +50,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Phase:
-    """One stretch of the start-up, seconds since the process started. Stretches do not overlap and leave no gap."""
+    """One stretch of the start-up, seconds since the process started. Stretches do not overlap and leave no
+    gap.
+    """
 
     name: str
     start_s: float
@@ -61,10 +63,11 @@ class Phase:
 class BootLog:
     """What a server said while it started. None: it did not say.
 
-    kv_cache_bytes: bytes of the KV cache that kv_cache_tokens live in (where blocks are overridden, the memory
-    scaled by the blocks used). kv_available_bytes: memory found for it. enforce_eager: as the server has it.
-    graphs: whether CUDA graphs were captured. compile_s, init_engine_s, weights_s, graph_capture_s: as the server
-    says. warnings: WARNING and ERROR lines of the start-up, each text once.
+    kv_cache_bytes: bytes of the KV cache that kv_cache_tokens live in (where blocks are overridden, the
+    memory scaled by the blocks used). kv_available_bytes: memory found for it. enforce_eager: as the server
+    has it.
+    graphs: whether CUDA graphs were captured. compile_s, init_engine_s, weights_s, graph_capture_s: as the
+    server says. warnings: WARNING and ERROR lines of the start-up, each text once.
     """
 
     version: str | None = None
@@ -107,8 +110,9 @@ _FACTS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("kv_blocks", re.compile(r"num_gpu_blocks_override=(\d+)")),
     ("backend", re.compile(r"Using (?:the )?'?(\w+)'? attention backend|attention backend:? (\w+)\b")),
     ("graph_capture_s", re.compile(r"Graph capturing finished in ([\d.]+) secs")),
-    ("compile_s", re.compile(r"torch\.compile (?:took|takes) ([\d.]+) s in total|\(compilation: ([\d.]+) s\)")),
-    ("weights_s", re.compile(r"Model loading took [\d.]+ GiB(?: memory)? and ([\d.]+) sec|Loading weights took ([\d.]+) sec")),
+    ("compile_s", re.compile(r"torch\.compile t(?:oo|ake)[ks] ([\d.]+) s in|\(compilation: ([\d.]+) s\)")),
+    ("weights_s", re.compile(r"Model loading took [\d.]+ GiB(?: memory)? and ([\d.]+) sec|"
+                             r"Loading weights took ([\d.]+) sec")),
     ("init_engine_s", re.compile(r"init engine \(.*\) took ([\d.]+) s")),
     ("dtype", re.compile(r"\bdtype=(?:torch\.)?(\w+)")),
     ("kv_cache_dtype", re.compile(r"\bkv_cache_dtype=(\w+)")),
@@ -135,8 +139,8 @@ _TEXTS = ("version", "backend", "dtype", "kv_cache_dtype")
 def parse(lines: Iterable[str], process_start: float | None = None, ready: float | None = None) -> BootLog:
     """Read a start-up.
 
-    process_start, ready: UTC seconds (time.time()) at which the process was started and seen to answer. With them
-    phases reach from 0 to ready; without, from the first stamped line to the last of the start-up.
+    process_start, ready: UTC seconds (time.time()) at which the process was started and seen to answer. With
+    them phases reach from 0 to ready; without, from the first stamped line to the last of the start-up.
     """
     every = list(lines)
     stamped = _stamped(every, process_start)
@@ -156,7 +160,8 @@ def parse(lines: Iterable[str], process_start: float | None = None, ready: float
 
 
 def events(lines: Iterable[str]) -> list[dict[str, Any]]:
-    """What lines written during a measurement say about its validity: kind "jit", "compile", "warning" or "error".
+    """What lines written during a measurement say about its validity: kind "jit", "compile", "warning" or
+    "error".
 
     Each text once, with how often it came; at most MAX_WARNINGS of them.
     """
@@ -175,11 +180,13 @@ def events(lines: Iterable[str]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-# From the most telling to the least. A line of the first kind that occurs is the cause; the last such line of it.
+# From the most telling to the least. A line of the first kind that occurs is the cause; the last such line of
+# it.
 _CAUSES = (
     re.compile(r"error: (unrecognized arguments|argument |the following arguments|ambiguous option).*"),
     re.compile(
-        r"[\w.]*OutOfMemoryError\b.*|.*\bCUDA out of memory\b.*|^MemoryError\b.*|.*[Cc]annot allocate memory.*"
+        r"[\w.]*OutOfMemoryError\b.*|.*\bCUDA out of memory\b.*|^MemoryError\b.*|"
+        r".*[Cc]annot allocate memory.*"
     ),
     re.compile(r".*[Aa]ddress already in use.*"),
     re.compile(
@@ -222,9 +229,9 @@ def _short(text: str) -> str:
 def _stamped(lines: list[str], process_start: float | None) -> list[Line]:
     """Stamped lines on a clock that starts with the process (or with the first stamp).
 
-    The year is the start's; a stamp that lies more than half a day before the one above it belongs to the next
-    year or, where the log has been put together by hand, is left as it is. Stamps are whole seconds: a line stamped
-    within the second of the start is put at the start, not before it.
+    The year is the start's; a stamp that lies more than half a day before the one above it belongs to the
+    next year or, where the log has been put together by hand, is left as it is. Stamps are whole seconds: a
+    line stamped within the second of the start is put at the start, not before it.
     """
     zero = datetime.fromtimestamp(process_start) if process_start is not None else None
     found: list[Line] = []
@@ -278,7 +285,9 @@ def _graphs(boot: BootLog, startup: list[Line]) -> bool | None:
 
 
 def _phases(startup: list[Line], start: float | None, ready: float | None) -> list[Phase]:
-    """Cut the time from `start` to `ready` at the lines that end a phase; what lies between stays unaccounted."""
+    """Cut the time from `start` to `ready` at the lines that end a phase; what lies between stays
+    unaccounted.
+    """
     if not startup:
         return [Phase(UNACCOUNTED, 0.0, ready)] if ready else []
     begin = startup[0].at_s if start is None else start
