@@ -119,7 +119,7 @@ def test_counters_are_deltas_summed_over_engines():
 def test_capacity_in_requests_is_kv_tokens_over_tokens_of_a_request():
     """22,048 tokens hold 34.45 requests of 512 + 128 (C06)."""
     workload = Workload(kind="closed", input_tokens=512, output_tokens=128, concurrency=2, requests=2)
-    record = point([request(0, 0.0)], workload, session={"capacity": {"kv_cache_tokens": 22048}})
+    record = point([request(0, 0.0)], workload, session={"log": {"kv_cache_tokens": 22048}})
     assert _row(record)["capacity_requests"] == pytest.approx(34.45)
 
 
@@ -169,3 +169,17 @@ def test_settings_are_read_by_name_whatever_their_spelling():
     assert row["max_num_seqs"] == 64
     assert row["kv_cache_dtype"] is None
     assert row["options"] == '{"max-num-seqs":64}'
+
+
+def test_capacity_falls_back_to_blocks_times_block_size():
+    """A server that logs no KV size but exposes its blocks: 100 blocks of 16 tokens."""
+    record = point(closed_rows(), session={"cache_config": {"num_gpu_blocks": "100", "block_size": "16"}})
+    assert _row(record)["kv_cache_tokens"] == 1600
+
+
+def test_joules_per_token_count_the_tokens_of_the_warm_up_too():
+    """The meter ran during the warm-up, so its tokens share the energy."""
+    rows = [*closed_rows(concurrency=1, each=9), request(0, -5.0, role="warmup")]
+    row = _row(point(rows, extra={"energy_j": 320.0}))
+    assert row["joules_per_token"] == pytest.approx(320 / 160)
+    assert _row(point(rows))["joules_per_token"] is None

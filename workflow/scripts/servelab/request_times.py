@@ -129,6 +129,15 @@ def gaps_within(times: RequestTimes, start_s: float, end_s: float) -> tuple[Floa
     return times.gaps_s[inside], times.gap_tokens[inside]
 
 
+def first_of_slot(times: RequestTimes) -> NDArray[np.bool_]:
+    """Which requests [n] were the first of their closed-loop slot; none where there are no slots."""
+    order = np.argsort(times.sent_s, kind="stable")
+    slots, first = np.unique(times.slot[order], return_index=True)
+    found = np.zeros(times.slot.size, dtype=bool)
+    found[order[first[slots >= 0]]] = True
+    return found
+
+
 def _list(column: pa.ChunkedArray) -> pa.ListArray:
     array = column.combine_chunks()
     return array.chunk(0) if isinstance(array, pa.ChunkedArray) and array.num_chunks else array

@@ -57,15 +57,13 @@ def polled(series: pa.Table, name: str, window: Mapping[str, float], combine: st
 
 def kv_capacity(meta: PointMeta) -> tuple[int | None, int | None]:
     """(tokens, bytes) of the KV cache as the server said: its log, or blocks × block size from /metrics."""
-    capacity = meta.session.get("capacity")
-    places = [capacity if isinstance(capacity, Mapping) else {}, meta.session]
+    places = [meta.session.get("log") or {}, meta.session]
     tokens = next((p["kv_cache_tokens"] for p in places if p.get("kv_cache_tokens")), None)
     size = next((p["kv_cache_bytes"] for p in places if p.get("kv_cache_bytes")), None)
-    if tokens is None:
-        for moment in ("before", "after"):
-            config = prometheus.cache_config(meta.metrics.get(moment, {}))
-            blocks, block = config.get("num_gpu_blocks", ""), config.get("block_size", "")
-            if blocks.isdigit() and block.isdigit():
-                tokens = int(blocks) * int(block)
-                break
+    configs = [meta.session.get("cache_config") or {}]
+    configs += [prometheus.cache_config(meta.metrics.get(moment, {})) for moment in ("before", "after")]
+    for config in configs:
+        blocks, block = str(config.get("num_gpu_blocks", "")), str(config.get("block_size", ""))
+        if tokens is None and blocks.isdigit() and block.isdigit():
+            tokens = int(blocks) * int(block)
     return (int(tokens) if tokens is not None else None, int(size) if size is not None else None)

@@ -75,7 +75,7 @@ def row(record: PointRecord, kind: str, path: str, objective: Objective | None) 
     values["requests_failed"] = measured.num_rows - values["requests_ok"]
     if workload.kind not in _WITHOUT_LATENCY:
         values.update(_requests(record, workload, objective))
-    values.update(_client(meta, values.get("output_tokens_total")))
+    values.update(_client(record, values.get("output_tokens_total")))
     unknown = values.keys() - COLUMNS.keys()
     assert not unknown, f"columns without a unit: {unknown}"
     return values
@@ -266,14 +266,18 @@ def _server(record: PointRecord, workload: Workload) -> dict[str, Any]:
     return values
 
 
-def _client(meta: PointMeta, tokens: int | None) -> dict[str, Any]:
-    client = meta.client
-    cpu_s, energy_j = client.get("cpu_s"), meta.extra.get("energy_j")
+def _client(record: PointRecord, tokens: int | None) -> dict[str, Any]:
+    """The client's own figures, and energy: metered over the whole point, so over the warm-up's tokens as
+    well.
+    """
+    client, energy_j = record.meta.client, record.meta.extra.get("energy_j")
+    cpu_s = client.get("cpu_s")
+    everything = pc.sum(pc.list_flatten(record.requests["chunk_tokens"])).as_py()
     return {
         "client_cpu_s": cpu_s,
         "client_us_per_token": 1e6 * cpu_s / tokens if cpu_s is not None and tokens else None,
         "client_lag_p99_ms": client.get("lag_p99_ms"),
         "client_lag_max_ms": client.get("lag_max_ms"),
         "energy_j": energy_j,
-        "joules_per_token": energy_j / tokens if energy_j is not None and tokens else None,
+        "joules_per_token": energy_j / everything if energy_j is not None and everything else None,
     }
