@@ -26,9 +26,9 @@ def pip(python: Path, *words: str) -> bool:
 
 def make(requirements: Path, torch: str, torch_index: str, output: Path) -> None:
     """Build the environment at `output`. Raises SystemExit with the cause and what to do."""
-    if output.exists():
-        say(f"{output} is there but not finished: removed and made again")
-        shutil.rmtree(output)
+    if (output / "pyvenv.cfg").exists():
+        say(f"{output} was begun but not finished: removed and made again")
+    shutil.rmtree(output, ignore_errors=True)
     say(f"making {output} with Python {sys.version.split()[0]}; this happens once and takes a few minutes")
     subprocess.run([sys.executable, "-m", "venv", str(output)], check=True)
     python = output / "bin/python"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from servelab import engine, loadgen, machine, models, perplexity, provenance, redact, server, vllm_log
+from servelab import engine, iteration_log, loadgen, machine, models, perplexity, provenance, redact, server, vllm_log
 from servelab.canonical import digest, plain
 from servelab.device_lock import device_lock
 from servelab.prompts import PromptSource
@@ -147,7 +147,10 @@ def _measure_point(
     energy = meta.machine["during"].get("energy_j")
     if energy:
         meta.extra["energy_j"] = sum(energy.values())
-    meta.log_events = vllm_log.events(live.log_since(mark))
+    lines = list(live.log_since(mark))
+    meta.log_events = vllm_log.events(lines)
+    if steps := iteration_log.totals(lines):
+        meta.extra["scheduler"] = steps
     meta.session = {**live.facts(), "order": order}
     meta.provenance["ended_at"] = _now()
     if not live.alive() and start.engine.kind != "attach":
@@ -170,7 +173,9 @@ def _loaded(start: ServerStart, point: Point, live: server.Server, meta: PointMe
         poll_s=start.poll_s,
         max_concurrency=start.engine.max_concurrency,
     )
-    measurement = loadgen.measure(live.target, workload, prompts, run_limits, live.alive)
+    seen = live.target
+    target = loadgen.Target(seen.base_url, seen.model, seen.api_key, dict(seen.headers))
+    measurement = loadgen.measure(target, workload, prompts, run_limits, live.alive)
     meta.metrics = measurement.metrics
     meta.client = measurement.client
     meta.window = measurement.window

@@ -12,7 +12,7 @@ def summary_line(record: PointRecord) -> str:
     rows = [row for row in record.requests.to_pylist() if row["role"] != "warmup"]
     good = [row for row in rows if row["ok"]]
     if not rows:
-        tokens = meta.session.get("kv_cache_tokens")
+        tokens = meta.session.get("log", {}).get("kv_cache_tokens")
         return f"{meta.name} ready after {meta.session.get('ready_s', 0):.1f} s, KV cache {tokens} tokens"
     if good and good[0]["nll"] is not None:
         return f"{meta.name} {len(good)} of {len(rows)} segments scored"

