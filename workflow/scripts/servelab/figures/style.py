@@ -59,6 +59,7 @@ class Style:
     language: str = "en"
     narrow: bool = False
     places: dict[str, int] = field(default_factory=dict)
+    texts: Catalogue | None = None
 
     @property
     def width(self) -> int:
@@ -68,7 +69,7 @@ class Style:
     @property
     def words(self) -> Catalogue:
         """The language's texts."""
-        return catalogue(self.language)
+        return self.texts or catalogue(self.language)
 
     def text(self, key: str, **values: object) -> str:
         """A text of the catalogue. Raises KeyError if it is not there."""

@@ -1,0 +1,203 @@
+"""From a folder of tables to the paper: `build` reads, `paper` lays out (pure but for the figures' files)."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from servelab import cite, references
+from servelab.claims import NOT_MEASURED, Analysis, Table
+from servelab.records import write_atomically
+from servelab.report import answers, back, doubts, front
+from servelab.report.page import render
+from servelab.report.sections import LAST_KINDS, Sections, SectionView, drawer
+from servelab.report.tables import read_analyses, read_points
+from servelab.report.words import Words
+
+_BEFORE = ("questions", "environment")
+_AFTER = ("reference", "answers", "evidence", "missing", "versions", "provenance", "cite")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was built: the HTML text, and ids that no catalogue of its language has."""
+
+    html: str
+    missing_texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the contents. off: the section was not measured."""
+
+    id: str
+    n: str
+    title: str
+    off: bool = False
+
+
+def build(folder: Path, out_html: Path, figures_dir: Path, language: str | None = None) -> Report:
+    """Read a study's tables folder, write the paper and, into `figures_dir`, its figures and tables as files.
+
+    language: "en" or "ko"; None takes the study's own. Raises BadTablesError (a folder that cannot be read),
+    ValueError (no such language), OSError (the disk).
+    """
+    analyses, info = read_analyses(folder)
+    points = read_points(folder)
+    words = Words.of(language or study_language(info))
+    figures_dir.mkdir(parents=True, exist_ok=True)
+    beside = figures_dir.name if figures_dir.parent == out_html.parent else ""
+    report = paper(analyses, info, points, words, figures_dir, beside)
+    for file in sorted(folder.glob("*.csv")):
+        shutil.copyfile(file, figures_dir / file.name)
+    write_atomically(out_html, report.html.encode("utf-8"))
+    return report
+
+
+def study_language(info: Mapping[str, Any]) -> str:
+    """The language that the study's config asks for."""
+    config = info.get("config") or {}
+    return str(info.get("language") or (config.get("report") or {}).get("language") or "en")
+
+
+def paper(
+    analyses: Sequence[Analysis],
+    info: Mapping[str, Any],
+    points: pd.DataFrame,
+    words: Words,
+    figures_dir: Path | None = None,
+    beside: str = "",
+) -> Report:
+    """The paper as HTML. figures_dir: where SVG and PNG files go, None for no files."""
+    config = info.get("config") or {}
+    maker = Sections(words, points, figures_dir, beside)
+    env = front.environment(info, maker)
+    sections = [maker.section(analysis, drawer(analysis.kind)) for analysis in arranged(analyses)]
+    count = front.counts(points)
+    if not any(section.kind == doubts.KIND for section in sections):
+        last = [s for s in sections if s.kind in LAST_KINDS[LAST_KINDS.index(doubts.KIND) + 1 :]]
+        sections = [s for s in sections if s not in last] + [doubts.section(points, count, maker), *last]
+    _unique_ids(sections)
+    reference, reference_absent = _reference(config, analyses, points, words)
+    title = study_title(info, words)
+    measured = info.get("measured") or []
+    date = str(measured[-1] if measured else info.get("created") or "")[:10]
+    authors = [str(author) for author in (config.get("report") or {}).get("authors") or []]
+    names = [("abstract", False), *((name, False) for name in _BEFORE)]
+    heading = {name: words(f"{name}.title") for name in ("abstract", *_BEFORE, *_AFTER)}
+    contents = _contents([*(name for name, _ in names)], sections, heading)
+    context = {
+        "kind": words("report.kind", version=_versions(info).get("servelab", "")),
+        "title": title,
+        "subtitle": words("report.subtitle", study=info.get("study", ""), engines=_engines(info), date=date),
+        "authors": authors,
+        "contents": contents,
+        "number": {entry.id: entry.n for entry in contents},
+        "heading": heading,
+        "lead": words(
+            "abstract.lead", points=count.points, sessions=count.sessions, models=_models(info, words)
+        ),
+        "abstract": front.abstract(analyses, maker),
+        "sure": front.how_sure(count, sections, words),
+        "questions": front.questions(sections, words),
+        "env": env,
+        "sections": sections,
+        "reference": reference,
+        "reference_absent": reference_absent,
+        "reference_csv": "",
+        "study_reference": None,
+        "answers": answers.answers(points, sections, count, words),
+        "evidence": back.evidence_rows(config, analyses, points, words),
+        "missing": back.missing_view(analyses, sections, points, config, reference, known_kinds(), words),
+        "measured": " – ".join(dict.fromkeys(str(moment)[:16].replace("T", " ") for moment in measured)),
+        "created": str(info.get("created") or "")[:16].replace("T", " "),
+        "version_tables": [maker.table(_versions_table(info))] if _versions(info) else [],
+        "info": {"commit": "", "commands": [], "config_yaml": "", **info},
+        "seed": config.get("seed", words("provenance.none")),
+        "pins": [(str(name), str(text)) for name, text in (info.get("pins") or {}).items()],
+        "points": maker.table(back.points_table(points)),
+        "bibtex": cite.bibtex(str(info.get("study", "")), title, authors, date, _versions(info)),
+        "cff": cite.cff(str(info.get("study", "")), title, authors, date, _versions(info)),
+    }
+    html = render("paper.html.j2", words, context)
+    return Report(html, tuple(sorted(words.missing)))
+
+
+def arranged(analyses: Sequence[Analysis]) -> list[Analysis]:
+    """Experiments first, then what is said of the whole study, in the paper's order."""
+    order = {kind: place for place, kind in enumerate(LAST_KINDS)}
+    return sorted(analyses, key=lambda analysis: order.get(analysis.kind, -1))
+
+
+def known_kinds() -> list[str]:
+    """Every kind of experiment there is, in the report's order."""
+    from servelab.experiments import KINDS
+
+    return list(KINDS)
+
+
+def study_title(info: Mapping[str, Any], words: Words) -> str:
+    """The config's title, or one made from the models."""
+    config = info.get("config") or {}
+    given = (config.get("report") or {}).get("title")
+    return str(given) if given else words("report.default_title", models=_models(info, words))
+
+
+def _contents(
+    first: Sequence[str], sections: Sequence[SectionView], heading: Mapping[str, str]
+) -> list[Entry]:
+    entries = [Entry(name, "", heading[name]) for name in first[:1]]
+    listed = [(name, heading[name], False) for name in first[1:]]
+    listed += [(s.id, f"{s.title} {s.name}".strip(), bool(s.reason)) for s in sections]
+    listed += [(name, heading[name], False) for name in _AFTER]
+    return entries + [Entry(id_, str(n), title, off) for n, (id_, title, off) in enumerate(listed, 1)]
+
+
+def _unique_ids(sections: Sequence[SectionView]) -> None:
+    seen: dict[str, int] = {}
+    for section in sections:
+        section.id = "s-" + (back.anchor(section.id[2:]) or section.kind)
+        seen[section.id] = seen.get(section.id, 0) + 1
+        if seen[section.id] > 1:
+            section.id = f"{section.id}-{seen[section.id]}"
+
+
+def _reference(
+    config: Mapping[str, Any], analyses: Sequence[Analysis], points: pd.DataFrame, words: Words
+) -> tuple[back.ReferenceView | None, str]:
+    name = str((config.get("report") or {}).get("reference", "field-notes-2026-10-07") or "")
+    if not name:
+        return None, words("reference.absent")
+    try:
+        rows = references.load(name)
+    except (FileNotFoundError, ValueError):
+        return None, words("reference.unreadable", name=name)
+    return back.reference_view(name, rows, analyses, points, words), ""
+
+
+def _models(info: Mapping[str, Any], words: Words) -> str:
+    names = [str(model.get("name", "")) for model in info.get("models") or []]
+    return words("report.and").join(names) or str(info.get("study", ""))
+
+
+def _engines(info: Mapping[str, Any]) -> str:
+    return ", ".join(
+        " ".join(str(engine[key]) for key in ("name", "version") if engine.get(key))
+        for engine in info.get("engines") or []
+    )
+
+
+def _versions(info: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): str(version) for name, version in (info.get("versions") or {}).items() if version}
+
+
+def _versions_table(info: Mapping[str, Any]) -> Table:
+    return Table("versions", pd.DataFrame(sorted(_versions(info).items()), columns=["name", "version"]))
+
+
+def measured_anything(analyses: Sequence[Analysis]) -> bool:
+    """Whether any analysis yielded something."""
+    return any(analysis.status != NOT_MEASURED for analysis in analyses)
