@@ -1,5 +1,6 @@
 """A study → the server starts it needs, each with its points. Pure; one job per server start."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,7 @@ _SHORT = {
     "max_num_seqs": "mns{}",
     "tensor_parallel_size": "tp{}",
 }
+_BELOW = re.compile(r"\S+ is below (\S+)")
 _SHORT_FLAGS = {"enforce_eager": ("eager", "compiled"), "enable_prefix_caching": ("pc", "nopc")}
 
 
@@ -67,13 +69,20 @@ def _of_experiment(loaded: LoadedStudy, name: str, config: Experiment) -> Iterat
     try:
         plans = list(module.expand(config))
     except ValueError as error:
-        key, _, rest = str(error).partition(":")
-        raise ConfigError([Problem(f"experiments.{name}.{key}", rest.strip(), "see config/README.md")]) from error
+        raise ConfigError([_senseless(name, config, str(error))]) from error
     chosen = config.models or list(loaded.models)
     for model_name in chosen:
         model = loaded.models[model_name]
         for plan in plans:
             yield from _of_plan(loaded, name, config, model, plan)
+
+
+def _senseless(experiment: str, config: Experiment, message: str) -> Problem:
+    """A kind's own objection («key: what is wrong with it») as a problem with the value that stands there."""
+    key, _, words = message.partition(": ")
+    below = _BELOW.fullmatch(words)
+    allowed = f"{below.group(1)} or more" if below else words.removeprefix("an empty list; give ")
+    return Problem(f"experiments.{experiment}.{key}", getattr(config, key, None), allowed)
 
 
 def _of_plan(

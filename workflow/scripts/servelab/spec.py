@@ -42,7 +42,7 @@ class EngineSpec:
 
     def identity(self) -> dict[str, Any]:
         """What the measurement depends on: not where the interpreter lies, nor how long we are ready to wait."""
-        keep = ("kind", "version", "device", "url", "requirements", "environment")
+        keep = ("kind", "version", "device", "url", "requirements", "environment", "preload")
         return {name: plain(getattr(self, name)) for name in keep if getattr(self, name)}
 
 

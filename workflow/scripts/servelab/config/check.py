@@ -17,7 +17,7 @@ from servelab.texts import LANGUAGES
 if TYPE_CHECKING:
     from servelab.config.load import LoadedStudy
 
-# What servelab sets itself, and what would open the server to others or run code of the model's author.
+# What servelab sets itself, and what would keep it from talking to its own server.
 OURS = {
     "host": "servelab listens on 127.0.0.1 only",
     "port": "servelab asks the system for a free port",
@@ -25,12 +25,20 @@ OURS = {
     "tokenizer": "it comes with the model's folder",
     "api_key": "servelab makes a key for every start",
     "served_model_name": "servelab makes a name for every start",
+    "model_tag": "name models under `models`",
+    "root_path": "servelab asks for /v1 and /metrics as they are",
+    "ssl_keyfile": "servelab speaks plain HTTP on 127.0.0.1",
+    "ssl_certfile": "servelab speaks plain HTTP on 127.0.0.1",
+    "headless": "there would be no server to measure",
     "disable_log_stats": "/metrics would be empty",
     "uds": "servelab speaks TCP",
     "config": "write the options into the study",
 }
 MOST_POINTS_A_START = 500
-UNSAFE_LOAD_FORMATS = ("pt", "npcache", "tensorizer")
+# vLLM's «auto» falls back to pickled weights, and those run code when they are read.
+SAFE_LOAD_FORMATS = ("safetensors", "fastsafetensors", "runai_streamer", "sharded_state", "mistral", "gguf", "dummy")
+_LENGTH = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
+_LENGTH_UNITS = {"": 1, "k": 1000, "K": 1024, "m": 10**6, "M": 1 << 20}
 
 
 def study(config: Study) -> None:
@@ -38,6 +46,10 @@ def study(config: Study) -> None:
     problems = []
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,59}", config.study):
         problems.append(Problem("study", config.study, "a name of lower-case letters, digits and - (at most 60)"))
+    if config.study == "store":
+        problems.append(Problem("study", config.study, "another name: results/store/ holds the points of all studies"))
+    if config.seed < 0:
+        problems.append(Problem("seed", config.seed, "0 or more"))
     if config.report.language not in LANGUAGES:
         hint = nearest(config.report.language, LANGUAGES)
         problems.append(Problem("report.language", config.report.language, ", ".join(LANGUAGES), hint))
@@ -101,7 +113,8 @@ def experiment(key: str, config: Experiment, models: Mapping[str, ModelSpec | No
         value = getattr(config, field.name)
         for item in value if isinstance(value, list) else [value]:
             if isinstance(item, (int, float)) and not isinstance(item, bool) and item < -1:
-                problems.append(Problem(f"{key}.{field.name}", item, "0 or more"))
+                least = "-1 (servelab chooses) or more" if field.name == "warmup_requests" else "0 or more"
+                problems.append(Problem(f"{key}.{field.name}", item, least))
             if isinstance(item, int) and item > 10**9:
                 problems.append(Problem(f"{key}.{field.name}", item, "at most 1,000,000,000"))
     if problems:
@@ -117,7 +130,7 @@ def known_options(version: str) -> Mapping[str, Any]:
         return releases[version]
     merged: dict[str, Any] = {}
     for release in releases.values():
-        merged |= {name: "any" for name in release}
+        merged |= dict.fromkeys(release, "any")
     return merged
 
 
@@ -128,10 +141,13 @@ def options(loaded: "LoadedStudy") -> None:
     groups += [(f"models.{name}.options", dict(spec.options)) for name, spec in loaded.models.items()]
     groups += [(f"experiments.{name}.server", config.server) for name, config in loaded.experiments.items()]
     if loaded.engine.kind == "attach":
-        given = [f"{key}.{name}" for key, values in groups for name in values]
-        if given:
-            allowed = "no server options: an attached server is as it is"
-            problems += [Problem(key, "an option", allowed) for key in given]
+        allowed = "no server options: an attached server is as it is"
+        problems += [
+            Problem(f"{key}.{name}", value, allowed)
+            for key, values in groups
+            for name, value in values.items()
+            if not (key.startswith("models.") and name == "load_format")
+        ]
     else:
         for key, values in groups:
             for name, value in values.items():
@@ -163,8 +179,9 @@ def _value_problems(path: str, name: str, value: Any, known: Any) -> list[Proble
         return []
     if isinstance(value, (list, dict)):
         return [Problem(path, value, "a text, a number, true or false, or a list of those")]
-    if name == "load_format" and str(value) in UNSAFE_LOAD_FORMATS:
-        return [Problem(path, value, "safetensors, auto or dummy: other formats can run code when they are read")]
+    if name == "load_format" and value not in SAFE_LOAD_FORMATS:
+        allowed = ", ".join(SAFE_LOAD_FORMATS) + "; others can run code when they are read"
+        return [Problem(path, value, allowed, nearest(str(value), SAFE_LOAD_FORMATS))]
     if choices and str(value) not in choices:
         return [Problem(path, value, ", ".join(choices), nearest(str(value), choices))]
     if kind == "flag" and not isinstance(value, bool):
@@ -173,16 +190,25 @@ def _value_problems(path: str, name: str, value: Any, known: Any) -> list[Proble
         return [Problem(path, value, "a whole number")]
     if kind == "float" and (isinstance(value, bool) or not isinstance(value, (int, float))):
         return [Problem(path, value, "a number")]
-    if name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_gpu_blocks_override"):
-        if isinstance(value, (int, float)) and value < 1:
-            return [Problem(path, value, "1 or more")]
+    at_least_1 = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_gpu_blocks_override", "block_size")
+    if name in at_least_1 and isinstance(value, (int, float)) and value < 1:
+        return [Problem(path, value, "1 or more")]
+    if name == "gpu_memory_utilization" and isinstance(value, (int, float)) and not 0 < value <= 1:
+        return [Problem(path, value, "a share above 0, at most 1")]
     return []
+
+
+def length(value: Any) -> int:
+    """A max_model_len as vLLM reads it (2048, "4k" is 4,000, "4K" 4,096) in tokens; 0 if it is not known."""
+    if isinstance(value, bool) or value is None:
+        return 0
+    found = _LENGTH.fullmatch(str(value))
+    return int(float(found.group(1)) * _LENGTH_UNITS[found.group(2)]) if found else 0
 
 
 def fits(key: str, workload: Workload, model: ModelSpec, server_options: Mapping[str, Any]) -> list[Problem]:
     """Whether each request of a workload fits the model's limit, where it is known."""
-    limit = server_options.get("max_model_len")
-    limit = limit if isinstance(limit, int) and not isinstance(limit, bool) else model.max_tokens
+    limit = length(server_options.get("max_model_len")) or model.max_tokens
     if not limit:
         return []
     lengths = (

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from servelab import redact
 from servelab.canonical import digest
 from servelab.config.errors import ConfigError, Problem, nearest
 from servelab.config.schema import EngineConfig
@@ -71,6 +72,15 @@ def _check(config: EngineConfig) -> None:
         problems.append(Problem("engine.url", config.url, "an address that begins with http:// or https://"))
     if config.requirements and not config.version:
         problems.append(Problem("engine.version", config.version, "the version that the requirements pin"))
+    for key in ("startup_timeout_s", "stop_timeout_s"):
+        if getattr(config, key) <= 0:
+            problems.append(Problem(f"engine.{key}", getattr(config, key), "seconds above 0"))
+    if config.max_concurrency < 0:
+        problems.append(Problem("engine.max_concurrency", config.max_concurrency, "0 (no limit) or more"))
+    for name, value in config.environment.items():
+        if redact.is_secret_name(name) or redact.text(str(value)) != str(value):
+            allowed = "nothing secret: configs end up in results; a variable of your shell reaches the server by itself"
+            problems.append(Problem(f"engine.environment.{name}", redact.HIDDEN, allowed))
     if problems:
         raise ConfigError(problems)
 

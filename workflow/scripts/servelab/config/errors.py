@@ -20,10 +20,10 @@ class Problem:
 
 
 class ConfigError(Exception):
-    """All the problems found in a config; the message has one line for each."""
+    """All the problems found in a config, each once; the message has one line for each."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems = tuple(problems)
+        self.problems = tuple({str(problem): problem for problem in problems}.values())
         super().__init__("\n".join(["the config cannot be used; nothing was started:", *map(str, self.problems)]))
 
 

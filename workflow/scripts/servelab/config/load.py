@@ -2,8 +2,9 @@
 
 import dataclasses
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,8 @@ def load(raw: Mapping[str, Any], root: Path) -> LoadedStudy:
     configs = {name: config for name, config, _ in models}
     specs = {name: spec for name, _, spec in models}
     kinds = _experiments(study, specs)
+    if not kinds:
+        raise ConfigError([Problem("experiments", list(study.experiments), "at least one that is enabled")])
     loaded = LoadedStudy(study, engine, engine_config, specs, configs, kinds, _jsonable(values))
     check.options(loaded)
     return loaded
@@ -108,12 +111,26 @@ def _overridden(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _jsonable(values: Mapping[str, Any]) -> dict[str, Any]:
+    endless = [Problem(key, value, "a number that is finite") for key, value in _not_finite("", values)]
+    if endless:
+        raise ConfigError(endless)
     try:
         made = json.loads(json.dumps(plain(values), allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ConfigError([Problem("config", str(error), "texts, numbers, true/false, lists and mappings")]) from error
     assert isinstance(made, dict)
     return made
+
+
+def _not_finite(key: str, value: Any) -> Iterator[tuple[str, float]]:
+    if isinstance(value, float) and not math.isfinite(value):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _not_finite(f"{key}.{name}" if key else str(name), item)
+    elif isinstance(value, (list, tuple)):
+        for place, item in enumerate(value):
+            yield from _not_finite(f"{key}[{place}]", item)
 
 
 def _experiments(study: Study, models: Mapping[str, ModelSpec | None]) -> dict[str, Experiment]:

@@ -11,6 +11,16 @@ from omegaconf.errors import OmegaConfBaseException
 from servelab.config.errors import ConfigError, Problem, unknown_key
 
 T = TypeVar("T")
+_ALLOWED: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    list[int]: "a list of whole numbers",
+    list[float]: "a list of numbers",
+    list[bool]: "a list of true and false",
+    list[str]: "a list of texts",
+}
 
 
 def shape(cls: type[T], value: Any, key: str = "") -> T:
@@ -20,7 +30,7 @@ def shape(cls: type[T], value: Any, key: str = "") -> T:
     """
     if not isinstance(value, Mapping):
         raise ConfigError([Problem(key or "config", value, "a mapping of keys to values")])
-    problems = list(_unknown(cls, value, key))
+    problems = [*_unknown(cls, value, key), *_no_mapping(cls, value, key)]
     if problems:
         raise ConfigError(problems)
     try:
@@ -53,6 +63,16 @@ def _unknown(cls: type, value: Mapping[str, Any], key: str) -> list[Problem]:
     return problems
 
 
+def _no_mapping(cls: type, value: Mapping[str, Any], key: str) -> list[Problem]:
+    """Problems of a text, number or list where keys and values are wanted."""
+    wanted = [n for n, hint in _hints(cls).items() if typing.get_origin(hint) is dict or dataclasses.is_dataclass(hint)]
+    return [
+        Problem(f"{key}.{name}" if key else name, value[name], "a mapping of keys to values")
+        for name in wanted
+        if name in value and not isinstance(value[name], Mapping)
+    ]
+
+
 def _lists(cls: type, value: Mapping[str, Any]) -> dict[str, Any]:
     hints = _hints(cls)
 
@@ -71,7 +91,16 @@ def _type_problem(cls: type, value: Mapping[str, Any], key: str, error: Exceptio
             item = item.get(part)
         elif isinstance(item, list) and part.isdigit() and int(part) < len(item):
             item = item[int(part)]
-    hint = _hints(cls).get(full_key.split(".")[0].split("[")[0], "")
-    allowed = str(hint).replace("<class '", "").replace("'>", "").replace("typing.", "") or str(error).splitlines()[0]
-    names = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
-    return Problem(".".join(filter(None, (key, full_key))), item, names.get(allowed, allowed))
+    allowed = _ALLOWED.get(_hint_at(cls, full_key), "") or str(error).splitlines()[0]
+    return Problem(".".join(filter(None, (key, full_key))), item, allowed)
+
+
+def _hint_at(cls: Any, full_key: str) -> Any:
+    """The type wanted at a dotted key with [places]: inside dataclasses, lists and mappings."""
+    hint = cls
+    for part in full_key.replace("]", "").replace("[", ".").split("."):
+        if dataclasses.is_dataclass(hint):
+            hint = _hints(typing.cast(type, hint)).get(part)
+        elif typing.get_origin(hint) in (list, dict):
+            hint = typing.get_args(hint)[-1]
+    return hint
