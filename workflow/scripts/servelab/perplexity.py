@@ -29,7 +29,7 @@ LOG_ZERO = -9999.0  # what the server writes for log 0, which JSON cannot carry
 
 
 class Target(Protocol):
-    """A server that answers: base_url without a slash at its end, the model's served name, its key or ""."""
+    """A server that answers: base_url (with or without /v1), the model's served name, its key or ""."""
 
     base_url: str
     model: str
@@ -129,10 +129,15 @@ def negative_log_likelihood(
     return total, len(ids) - 1
 
 
+def _root(target: Target) -> str:
+    """The server's address without `/v1`."""
+    return target.base_url.rstrip("/").removesuffix("/v1")
+
+
 async def _tokenize(session: aiohttp.ClientSession, target: Target, part: str, tokens: int) -> list[int]:
     body = {"model": target.model, "prompt": part}
     try:
-        async with session.post(f"{target.base_url}/tokenize", json=body) as answer:
+        async with session.post(f"{_root(target)}/tokenize", json=body) as answer:
             if answer.status != 200:
                 words = (await answer.text())[:300]
                 raise PerplexityError(
@@ -183,7 +188,7 @@ async def _score(
     body = {"model": target.model, "prompt": ids, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
     row: dict[str, Any] = {"sent_s": time.perf_counter() - zero}
     try:
-        async with session.post(f"{target.base_url}/v1/completions", json=body) as answer:
+        async with session.post(f"{_root(target)}/v1/completions", json=body) as answer:
             row |= {"first_byte_s": time.perf_counter() - zero, "http_status": answer.status}
             if answer.status != 200:
                 return row | _failed(zero, "http_error", await answer.text())

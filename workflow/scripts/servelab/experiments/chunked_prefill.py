@@ -1,10 +1,18 @@
 """E7: how long does a decoding request stall while long prompts are read in; is it the chunk size?"""
 
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
+import pandas as pd
+from scipy import stats as distributions
+
+from servelab.claims import CALCULATED, MEASURED, Analysis, Finding, Table
 from servelab.config.schema import Experiment
-from servelab.experiments import workloads
-from servelab.experiments.base import ServerPlan
+from servelab.experiments import comparison, workloads
+from servelab.experiments.base import ServerPlan, StudyData
+from servelab.request_times import gaps_within, request_times
+from servelab.stats import LEVEL
 
 KIND = "chunked_prefill"
 
@@ -54,3 +62,167 @@ def expand(config: Config) -> list[ServerPlan]:
     )
     chunks = workloads.settings("max_num_batched_tokens", config.max_num_batched_tokens)
     return [ServerPlan(loads, {"max_num_batched_tokens": chunk}) for chunk in chunks]
+
+
+CHUNK = "max_num_batched_tokens"
+COLUMNS = {
+    "chunk_tokens": ("tokens", CALCULATED),
+    "itl_max_ms": ("ms", MEASURED),
+    "itl_p50_ms": ("ms", MEASURED),
+    "itl_alone_p50_ms": ("ms", MEASURED),
+    "gaps": ("", MEASURED),
+    "prefill_rate_tok_s": ("tok/s", MEASURED),
+    "chunk_time_ms": ("ms", CALCULATED),
+    "measured_over_calculated": ("1", CALCULATED),
+    "long_ttft_min_ms": ("ms", MEASURED),
+    "long_ttft_max_ms": ("ms", MEASURED),
+}
+
+
+def analyse(data: StudyData, name: str, config: Config) -> Analysis:
+    """The victim's gaps while prompts are read in, beside the calculated time of one chunk; the fit of the
+    two."""
+    missing = comparison.nothing(data, KIND, name)
+    if missing is not None:
+        return missing
+    rows = comparison.experiment_rows(data, name, (CHUNK,)).sort_values(CHUNK, kind="stable")
+    usable = data.usable(rows)
+    made = []
+    for group, same in comparison.groups(usable, (comparison.MODEL, comparison.SERVER, CHUNK, "session_id")):
+        rate = _prefill_rate(data, same[same["workload_kind"] == "closed"], config.input_tokens)
+        victims = comparison.each_row(same[same["workload_kind"] == "interference"])
+        made += [_run(data, group, row, rate, config) for row in victims]
+    table = Table(f"{name}_runs", _frame(made), COLUMNS, name, "chunked_prefill")
+    findings = comparison.failed_settings(rows, name, lambda row: f"{CHUNK}={row[CHUNK]}")
+    fits = []
+    for group, same in comparison.groups(table.frame, (comparison.MODEL, comparison.SERVER)):
+        fit = _fit(same)
+        fits.append({**group, **fit})
+        findings += _conclusions(group, same, fit, name, table.id)
+    return Analysis(
+        KIND, name, tables=[table, _fit_table(fits, name)], findings=comparison.labelled(findings)
+    )
+
+
+def _frame(made: list[dict[str, Any]]) -> pd.DataFrame:
+    names = [comparison.MODEL, comparison.SERVER, CHUNK, "start", "repeat", *COLUMNS]
+    return pd.DataFrame(made, columns=names)
+
+
+def _prefill_rate(data: StudyData, rows: pd.DataFrame, input_tokens: int) -> float | None:
+    """Input tokens ÷ median TTFT of prompts read in alone on this server, tok/s."""
+    ttft_ms = comparison.ttft_level(data, rows).value
+    return 1000 * input_tokens / ttft_ms if ttft_ms else None
+
+
+def _run(
+    data: StudyData, group: comparison.Settings, row: dict[str, Any], rate: float | None, config: Config
+) -> dict[str, Any]:
+    """One run: gaps of the victim that overlap the window from the first insertion's sending to the last
+    one's
+    first token."""
+    requests = data.load(row).requests
+    inserted = request_times(requests, ("inserted",), open_loop=False)
+    victim = request_times(requests, ("victim",), open_loop=False)
+    chunk = min(group[CHUNK], config.input_tokens) if group[CHUNK] is not None else None
+    cells: dict[str, Any] = {
+        comparison.MODEL: group[comparison.MODEL],
+        comparison.SERVER: group[comparison.SERVER],
+        CHUNK: group[CHUNK],
+        "start": int(row["start"]),
+        "repeat": int(row["repeat"]),
+        "chunk_tokens": chunk,
+        "prefill_rate_tok_s": rate,
+        "chunk_time_ms": 1000 * chunk / rate if chunk and rate else None,
+    }
+    if not inserted.start_s.size or not victim.start_s.size:
+        return cells
+    opened, closed = float(inserted.sent_s.min()), float(inserted.first_s.max())
+    gaps_ms = 1000 * gaps_within(victim, opened, closed)[0]
+    before = victim.chunk_s[victim.chunk_s <= opened]
+    if gaps_ms.size:
+        cells |= {"itl_max_ms": float(gaps_ms.max()), "itl_p50_ms": float(np.median(gaps_ms))}
+    if before.size > 1:
+        cells["itl_alone_p50_ms"] = 1000 * float(np.median(np.diff(before)))
+    ttft_ms = 1000 * inserted.ttft_s
+    cells |= {
+        "gaps": int(gaps_ms.size),
+        "long_ttft_min_ms": float(ttft_ms.min()),
+        "long_ttft_max_ms": float(ttft_ms.max()),
+    }
+    if cells.get("itl_max_ms") and cells["chunk_time_ms"]:
+        cells["measured_over_calculated"] = cells["itl_max_ms"] / cells["chunk_time_ms"]
+    return cells
+
+
+def _fit(runs: pd.DataFrame) -> dict[str, Any]:
+    """Least squares of max ITL on min(chunk, input): slope in ms a token with its t-interval, None under 3
+    sizes."""
+    known = runs.dropna(subset=["itl_max_ms", "chunk_tokens"])
+    x, y = known["chunk_tokens"].astype(float).to_numpy(), known["itl_max_ms"].astype(float).to_numpy()
+    rates = runs["prefill_rate_tok_s"].dropna().astype(float)
+    rate = float(rates.median()) if len(rates) else None
+    if len(set(x)) < 3:
+        return {"slope_ms_per_token": None, "sizes": len(set(x)), "runs": len(x), "rate": rate}
+    fit = distributions.linregress(x, y)
+    half = float(distributions.t.ppf((1 + LEVEL) / 2, len(x) - 2)) * float(fit.stderr)
+    slope = float(fit.slope)
+    return {
+        "slope_ms_per_token": slope,
+        "slope_ms_per_token_low": slope - half,
+        "slope_ms_per_token_high": slope + half,
+        "intercept_ms": float(fit.intercept),
+        "r2": float(fit.rvalue) ** 2,
+        "expected_ms_per_token": 1000 / rate if rate else None,
+        "sizes": len(set(x)),
+        "runs": len(x),
+        "rate": rate,
+    }
+
+
+def _fit_table(fits: list[dict[str, Any]], name: str) -> Table:
+    columns = {
+        "slope_ms_per_token": ("ms/token", CALCULATED),
+        "expected_ms_per_token": ("ms/token", CALCULATED),
+        "intercept_ms": ("ms", CALCULATED),
+        "r2": ("1", CALCULATED),
+        "rate": ("tok/s", MEASURED),
+        "sizes": ("", MEASURED),
+        "runs": ("", MEASURED),
+    }
+    ends = ("slope_ms_per_token_low", "slope_ms_per_token_high")
+    frame = pd.DataFrame(fits, columns=[comparison.MODEL, comparison.SERVER, *columns, *ends])
+    return Table(f"{name}_fit", frame, columns, name, "chunked_prefill_fit")
+
+
+def _conclusions(
+    group: comparison.Settings, runs: pd.DataFrame, fit: dict[str, Any], name: str, table: str
+) -> list[Finding]:
+    known = runs.dropna(subset=["itl_max_ms"])
+    if not len(known):
+        return []
+    worst = known.groupby(CHUNK)["itl_max_ms"].max().astype(float)
+    long_ttft = known.groupby(CHUNK)["long_ttft_max_ms"].max().astype(float)
+    values: dict[str, Any] = {**group, "smallest": int(worst.index.min()), "largest": int(worst.index.max())}
+    values |= {
+        "itl_smallest": float(worst.loc[worst.index.min()]),
+        "itl_largest": float(worst.loc[worst.index.max()]),
+    }
+    values |= {"ttft_smallest": float(long_ttft.loc[worst.index.min()])}
+    values |= {"ttft_largest": float(long_ttft.loc[worst.index.max()])}
+    findings = []
+    if len(worst) > 1:
+        findings.append(Finding("chunked_prefill_range", values, MEASURED, name, (table,), weight=50))
+    ratios = known["measured_over_calculated"].dropna().astype(float)
+    if len(ratios):
+        more = {**group, "low": float(ratios.min()), "high": float(ratios.max()), "runs": len(ratios)}
+        findings.append(Finding("chunked_prefill_calculated", more, CALCULATED, name, (table,), weight=30))
+    slope = fit["slope_ms_per_token"]
+    if slope is not None:
+        low, expected = fit["slope_ms_per_token_low"], fit["expected_ms_per_token"]
+        outcome = "none" if low <= 0 else "unknown" if expected is None else "linear"
+        more = {**group, **fit, "relative": slope / expected if expected else None}
+        findings.append(
+            Finding(f"chunked_prefill_fit_{outcome}", more, CALCULATED, name, (table,), weight=35)
+        )
+    return findings

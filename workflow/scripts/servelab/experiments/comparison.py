@@ -9,7 +9,7 @@ pooled over a group's points, never averaged.
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,13 @@ def each_row(rows: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(key): value for key, value in row.items()} for row in rows.to_dict("records")]
 
 
+def session_fact(record: PointRecord, fact: str) -> Any:  # noqa: ANN401
+    """What a server said of itself while it started, None if it did not."""
+    session = record.meta.session
+    said = session.get("log") or {}
+    return session.get(fact, said.get(fact))
+
+
 def by_start(rows: pd.DataFrame, column: str) -> dict[object, list[float]]:
     """Values of a column by server start, missing ones left out."""
     found: dict[object, list[float]] = {}
@@ -184,6 +191,16 @@ def against_first(
             yield group, settings[0][0][tested], settings[0][1], other[tested], other_rows
 
 
+def labelled(findings: Sequence[Finding]) -> list[Finding]:
+    """Findings whose `model` names the server's varied options too: one sentence a server, told apart."""
+    return [
+        replace(found, values={**found.values, MODEL: f"{found.values[MODEL]} ({found.values[SERVER]})"})
+        if found.values.get(SERVER) and MODEL in found.values
+        else found
+        for found in findings
+    ]
+
+
 def compared(
     template: str,
     comparison: Comparison,
@@ -221,7 +238,7 @@ def nothing(data: StudyData, kind: str, name: str, changes_server: bool = True) 
         return not_measured(kind, name, "experiment_all_invalid", points=len(rows), reasons=_reasons(rows))
     cause, detail = Counter(zip(failed["cause"], failed["detail"], strict=True)).most_common(1)[0][0]
     reason = "experiment_not_supported" if cause == "not_supported" else "experiment_all_failed"
-    return not_measured(kind, name, reason, points=len(rows), cause=str(cause), detail=_words(detail))
+    return not_measured(kind, name, reason, points=len(rows), detail=_words(detail) or str(cause))
 
 
 def not_measured(kind: str, name: str, reason: str, **values: object) -> Analysis:
@@ -239,7 +256,7 @@ def failed_settings(
         setting = describe(row)
         seen[setting] = seen.get(setting, False) or row["status"] == "ok"
         if row["status"] != "ok":
-            values = {"setting": setting, "cause": row["cause"], "detail": _words(row["detail"])}
+            values = {"setting": setting, "detail": _words(row["detail"]) or str(row["cause"])}
             found[setting] = Finding(
                 "setting_not_measured", values, NOT_MEASURED, name, weight=15, group=setting
             )
@@ -253,6 +270,11 @@ def _reasons(rows: pd.DataFrame) -> str:
 
 def _words(detail: object) -> str:
     return "" if _missing(detail) else " ".join(str(detail).split())[:300]
+
+
+def present(value: Any) -> Any:  # noqa: ANN401
+    """The value of a cell as plain Python has it, None where it is missing."""
+    return _plain(value)
 
 
 def _missing(value: object) -> bool:

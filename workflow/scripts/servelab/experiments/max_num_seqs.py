@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass, field
 
+import pandas as pd
+
+from servelab.claims import Analysis, Finding
 from servelab.config.schema import Experiment
-from servelab.experiments import workloads
-from servelab.experiments.base import ServerPlan
+from servelab.experiments import comparison, load_table, workloads
+from servelab.experiments.base import ServerPlan, StudyData
 
 KIND = "max_num_seqs"
 
@@ -29,3 +32,53 @@ def expand(config: Config) -> list[ServerPlan]:
     load = workloads.closed(config.concurrency, config.input_tokens, config.output_tokens, requests)
     caps = workloads.settings("max_num_seqs", config.max_num_seqs)
     return [ServerPlan((load,), {"max_num_seqs": cap}) for cap in caps]
+
+
+def analyse(data: StudyData, name: str, config: Config) -> Analysis:
+    """Throughput, TTFT and where requests stand (running, waiting) for each cap; the smallest against the
+    largest.
+
+    Each cap is compared with the largest one. Nothing is concluded about a cap that was not measured.
+    """
+    missing = comparison.nothing(data, KIND, name)
+    if missing is not None:
+        return missing
+    rows = comparison.experiment_rows(data, name, (KIND,)).sort_values(KIND, ascending=False, kind="stable")
+    table = load_table.load_table(data, rows, (KIND,), name, drop=("ready_s", "itl_p50_ms"))
+    findings = comparison.failed_settings(rows, name, lambda row: f"max_num_seqs={row[KIND]}")
+    usable = data.usable(rows)
+    within = (comparison.MODEL, comparison.SERVER, *load_table.LOAD)
+    for group, most, base, cap, other in comparison.against_first(usable, within, KIND):
+        findings += _compared(data, group, (most, base), (cap, other), name, table.id)
+    for group, same in comparison.groups(usable, (*within, KIND)):
+        findings += _queue(group, same, name, table.id)
+    return Analysis(KIND, name, tables=[table], findings=comparison.labelled(findings))
+
+
+def _compared(
+    data: StudyData,
+    group: comparison.Settings,
+    most: tuple[int, pd.DataFrame],
+    cap: tuple[int, pd.DataFrame],
+    name: str,
+    table: str,
+) -> list[Finding]:
+    findings = []
+    for column, template, weight in (
+        ("output_throughput_tok_s", "max_num_seqs_throughput", 45),
+        ("ttft_p50_ms", "max_num_seqs_ttft", 40),
+    ):
+        found = comparison.compare(data, most[1], cap[1], column)
+        if found is not None:
+            values = {**group, "cap": cap[0], "most": most[0]}
+            findings.append(comparison.compared(template, found, values, name, (table,), weight))
+    return findings
+
+
+def _queue(group: comparison.Settings, rows: pd.DataFrame, name: str, table: str) -> list[Finding]:
+    """Where the requests stand: at a cap below the concurrency the rest waits in the server's queue."""
+    running, waiting = (comparison.level(rows, column).value for column in ("running_mean", "waiting_mean"))
+    if running is None or waiting is None or group[KIND] is None:
+        return []
+    values = {**group, "cap": group[KIND], "running": running, "waiting": waiting}
+    return [Finding("max_num_seqs_queue", values, experiment=name, tables=(table,), weight=20, group="queue")]

@@ -1,12 +1,22 @@
 """E5q: does an 8-bit KV cache change what the model says? Perplexity of a fixed text, through the server."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
+from typing import Any
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from servelab import stats
 from servelab.canonical import path_number
+from servelab.claims import CALCULATED, MEASURED, NOT_MEASURED, Analysis, Finding, Table
 from servelab.config.schema import Experiment
-from servelab.experiments import workloads
-from servelab.experiments.base import ServerPlan
+from servelab.experiments import comparison, workloads
+from servelab.experiments.base import ServerPlan, StudyData
 from servelab.spec import Option, Workload
 from servelab.texts_source import MAX_SEGMENT_TOKENS
 
@@ -63,3 +73,180 @@ def options_of(dtype: str, backend: str) -> dict[str, Option]:
     """Server options of one setting; an empty backend is the server's own choice."""
     options: dict[str, Option] = {"kv_cache_dtype": dtype, "enable_prefix_caching": False}
     return {**options, "attention_backend": backend} if backend else options
+
+
+DTYPE, BACKEND = "kv_cache_dtype", "attention_backend"
+COLUMNS = {
+    "perplexity": ("1", MEASURED),
+    "perplexity_change": ("%", CALCULATED),
+    "segments_ok": ("", MEASURED),
+    "segments_asked": ("", MEASURED),
+    "scored_tokens": ("tokens", MEASURED),
+}
+
+
+def analyse(data: StudyData, name: str, config: Config) -> Analysis:
+    """Perplexity of each point; the same setting twice; dtypes and backends against the first, segment by
+    segment.
+
+    Points are compared only if all their segments were scored and their token ids have the same digest; where
+    digests differ, nothing is compared and that is said.
+    """
+    missing = comparison.nothing(data, KIND, name)
+    if missing is not None:
+        return missing
+    rows = comparison.experiment_rows(data, name, (DTYPE, BACKEND, "enable_prefix_caching"))
+    points = [_point(data, row) for row in comparison.each_row(data.usable(rows))]
+    frame = pd.DataFrame([{k: v for k, v in point.items() if k != "nll"} for point in points])
+    table_id = f"{name}_points"
+    findings = comparison.failed_settings(rows, name, _setting)
+    for _, same in comparison.groups(frame, (comparison.MODEL, comparison.SERVER)):
+        chosen = [points[i] for i in same.index]
+        findings += _conclusions(chosen, name, table_id)
+        for i, change in zip(same.index, _changes(chosen), strict=True):
+            frame.loc[i, ["perplexity_change", "perplexity_change_low", "perplexity_change_high"]] = change
+    return Analysis(
+        KIND, name, tables=[Table(table_id, frame, COLUMNS, name, "perplexity")], findings=findings
+    )
+
+
+def _setting(row: Mapping[str, Any]) -> str:
+    backend = row[BACKEND]
+    return f"kv_cache_dtype={row[DTYPE]}" + (
+        f" attention_backend={backend}" if isinstance(backend, str) else ""
+    )
+
+
+def _point(data: StudyData, row: Mapping[str, Any]) -> dict[str, Any]:
+    """One point: its settings, perplexity over all scored tokens, and `nll`: per-token loss of each
+    segment."""
+    record = data.load(row)
+    scored = record.requests.filter(record.requests["ok"])
+    tokens = int(pc.sum(scored["scored_tokens"]).as_py() or 0)
+    return {
+        comparison.MODEL: row[comparison.MODEL],
+        comparison.SERVER: row[comparison.SERVER],
+        DTYPE: row[DTYPE],
+        BACKEND: comparison.session_fact(record, "backend") or comparison.present(row[BACKEND]),
+        "start": int(row["start"]),
+        "repeat": int(row["repeat"]),
+        "perplexity": math.exp(pc.sum(scored["nll"]).as_py() / tokens) if tokens else None,
+        "perplexity_change": None,
+        "perplexity_change_low": None,
+        "perplexity_change_high": None,
+        "segments_ok": scored.num_rows,
+        "segments_asked": record.requests.num_rows,
+        "scored_tokens": tokens,
+        "tokens_digest": str(record.meta.extra.get("tokens_digest", "")),
+        "text": str(record.meta.extra.get("text", "")),
+        "nll": _losses(record.requests),
+    }
+
+
+def _losses(requests: pa.Table) -> np.ndarray:
+    """-log p per scored token of each segment, in nats [segments]; NaN where the segment failed."""
+    ok = np.asarray(requests["ok"].to_numpy(), dtype=bool)
+    nll = np.asarray(requests["nll"].to_numpy(), dtype=float)
+    return np.where(ok, nll / np.asarray(requests["scored_tokens"].to_numpy(), dtype=float), np.nan)
+
+
+def _comparable(points: list[dict[str, Any]]) -> bool:
+    """Whether all points were scored on the same token ids."""
+    digests = {point["tokens_digest"] for point in points}
+    return len(digests) == 1 and digests != {""}
+
+
+def _whole(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [point for point in points if point["segments_ok"] == point["segments_asked"] > 0]
+
+
+def _changes(points: list[dict[str, Any]]) -> list[tuple[float | None, float | None, float | None]]:
+    """(change, low, high) in % of each point against the first one; missing for the first and the
+    incomparable."""
+    whole = _whole(points)
+    if not whole or not _comparable(points):
+        return [(None, None, None)] * len(points)
+    others = {id(point) for point in whole[1:]}
+    return [_change(whole[0], point) if id(point) in others else (None, None, None) for point in points]
+
+
+def _change(base: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[float, float | None, float | None]:
+    """Perplexity of other over base - 1 in %, with a t-interval over segments of the paired difference of
+    losses.
+
+    All segments have the same number of tokens, so the mean of their per-token losses is the log-perplexity.
+    """
+    differences = other["nll"] - base["nll"]
+    interval = stats.mean_interval(differences)
+    change = 100 * math.expm1(float(np.mean(differences)))
+    if interval is None:
+        return change, None, None
+    return change, 100 * math.expm1(interval.low), 100 * math.expm1(interval.high)
+
+
+def _conclusions(points: list[dict[str, Any]], name: str, table: str) -> list[Finding]:
+    if not _comparable(points):
+        texts = ", ".join(sorted({point["tokens_digest"][:8] or "none" for point in points}))
+        values = {"model": points[0][comparison.MODEL], "digests": texts}
+        return [Finding("perplexity_void", values, NOT_MEASURED, name, (table,), weight=60)]
+    whole = _whole(points)
+    findings = [
+        Finding(
+            "perplexity_partial", {**_named(point), **_counts(point)}, MEASURED, name, (table,), weight=30
+        )
+        for point in points
+        if point["segments_ok"] < point["segments_asked"]
+    ]
+    settings: dict[tuple[object, object], list[dict[str, Any]]] = {}
+    for point in whole:
+        settings.setdefault((point[DTYPE], point[BACKEND]), []).append(point)
+    firsts = [same[0] for same in settings.values()]
+    findings += [_repeated(same, name, table) for same in settings.values() if len(same) > 1]
+    findings += [_against(firsts[0], other, name, table) for other in firsts[1:]]
+    return findings
+
+
+def _repeated(same: list[dict[str, Any]], name: str, table: str) -> Finding:
+    """How far the same setting is from itself, over repeats and starts."""
+    found = [point["perplexity"] for point in same]
+    values = {**_named(same[0]), "points": len(same), "low": min(found), "high": max(found)}
+    values["spread"] = max(found) / min(found) - 1
+    template = "perplexity_repeats_equal" if values["spread"] == 0 else "perplexity_repeats"
+    return Finding(template, values, MEASURED, name, (table,), weight=20, group="perplexity_repeats")
+
+
+def _against(base: Mapping[str, Any], other: Mapping[str, Any], name: str, table: str) -> Finding:
+    """Another dtype or backend against the first: worse, not to be told apart, or better and then
+    unexplained."""
+    change, low, high = _change(base, other)
+    quantised = base[DTYPE] != other[DTYPE]
+    if low is None or high is None or low <= 0 <= high:
+        outcome = "same"
+    else:
+        outcome = "worse" if change > 0 else "better"
+    values = {
+        **_named(other),
+        "first": base[DTYPE],
+        "first_backend": base[BACKEND] or "",
+        "base": base["perplexity"],
+        "other": other["perplexity"],
+        "change": change / 100,
+        "low": None if low is None else low / 100,
+        "high": None if high is None else high / 100,
+        "segments": other["segments_ok"],
+    }
+    template = f"perplexity_{'dtype' if quantised else 'backend'}_{outcome}"
+    return Finding(template, values, MEASURED, name, (table,), weight=50 if quantised else 30)
+
+
+def _named(point: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "model": point[comparison.MODEL],
+        "dtype": point[DTYPE],
+        "backend": point[BACKEND] or "",
+        "text": point["text"],
+    }
+
+
+def _counts(point: Mapping[str, Any]) -> dict[str, int]:
+    return {"segments_ok": point["segments_ok"], "segments_asked": point["segments_asked"]}

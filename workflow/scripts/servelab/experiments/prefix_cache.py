@@ -1,10 +1,18 @@
 """E6: what does the prefix cache save where prompts share a beginning, and cost where they do not?"""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from servelab import stats
+from servelab.claims import MEASURED, Analysis, Finding, Table
 from servelab.config.schema import Experiment
-from servelab.experiments import workloads
-from servelab.experiments.base import ServerPlan
+from servelab.experiments import comparison, load_table, workloads
+from servelab.experiments.base import ServerPlan, StudyData
 
 KIND = "prefix_cache"
 
@@ -54,3 +62,182 @@ def expand(config: Config) -> list[ServerPlan]:
     )
     settings = workloads.settings("enable_prefix_caching", config.enable_prefix_caching)
     return [ServerPlan(loads, {"enable_prefix_caching": on}) for on in settings]
+
+
+CACHE = "enable_prefix_caching"
+MISS, HIT, UNSHARED = "miss", "hit", "unshared"
+COLUMNS = {
+    "ttft_p50_ms": ("ms", MEASURED),
+    "ttft_min_ms": ("ms", MEASURED),
+    "ttft_max_ms": ("ms", MEASURED),
+    "cached_tokens_p50": ("tokens", MEASURED),
+    "requests": ("", MEASURED),
+    "points": ("", MEASURED),
+    "starts": ("", MEASURED),
+}
+COUNTERS = {
+    "prefix_queries": ("tokens", MEASURED),
+    "prefix_hits": ("tokens", MEASURED),
+    "points": ("", MEASURED),
+}
+
+
+def analyse(data: StudyData, name: str, config: Config) -> Analysis:
+    """Miss and hit TTFT one by one, cache on and off; the cost where nothing is shared; the counters'
+    word."""
+    missing = comparison.nothing(data, KIND, name)
+    if missing is not None:
+        return missing
+    rows = comparison.experiment_rows(data, name, (CACHE,))
+    usable = data.usable(rows)
+    single = _one_by_one(data, usable[_alone(usable, config)], name)
+    busy = rows[~_alone(rows, config)]
+    cost = load_table.load_table(data, busy, (CACHE,), name, drop=("ready_s", "capacity_requests"))
+    counters = _counters(usable, name)
+    findings = comparison.failed_settings(rows, name, lambda row: f"{CACHE}={row[CACHE]}")
+    findings += _hit_findings(single, name) + _cost_findings(data, data.usable(busy), name, cost.id)
+    findings += _counter_findings(counters, name)
+    return Analysis(KIND, name, tables=[single, cost, counters], findings=comparison.labelled(findings))
+
+
+def _alone(rows: pd.DataFrame, config: Config) -> "pd.Series[bool]":
+    """Which points send one request at a time (the others are the cost under load)."""
+    length = config.shared_tokens + config.unique_tokens
+    alone = (rows["concurrency"] == 1) & (rows["input_tokens"] == length) & (rows["output_tokens"] == 1)
+    return alone.fillna(False).astype(bool)
+
+
+def _one_by_one(data: StudyData, rows: pd.DataFrame, name: str) -> Table:
+    """TTFT by cache setting and kind of request: miss (first of its prefix), hit (later), unshared."""
+    made = []
+    for group, same in comparison.groups(rows, (comparison.MODEL, comparison.SERVER, CACHE)):
+        found: dict[str, list[tuple[float, float]]] = {MISS: [], HIT: [], UNSHARED: []}
+        for row in comparison.each_row(same):
+            shared = bool(row["shared_prefix_tokens"])
+            for kind, ttft_ms, cached in _requests(data.load(row).requests, shared):
+                found[kind].append((ttft_ms, cached))
+        for kind, values in found.items():
+            chosen = same[(same["shared_prefix_tokens"].astype(float) > 0) == (kind != UNSHARED)]
+            made.append({**group, "request": kind, **_cells(values, chosen)})
+    return Table(f"{name}_requests", pd.DataFrame(made), COLUMNS, name, "prefix_cache_requests")
+
+
+def _requests(requests: pa.Table, shared: bool) -> list[tuple[str, float, float]]:
+    """(kind, TTFT in ms, cached tokens or NaN) of each successful measured request, in the order they were
+    sent.
+
+    The first successful request of a prefix group can only miss; later ones can hit, if a cache is on.
+    """
+    seen: set[object] = set()
+    found = []
+    columns = ["role", "ok", "sent_s", "chunk_s", "prefix_group", "cached_tokens"]
+    for row in sorted(requests.select(columns).to_pylist(), key=lambda row: row["sent_s"] or 0.0):
+        if row["role"] != "measured":
+            continue
+        kind = UNSHARED if not shared else HIT if row["prefix_group"] in seen else MISS
+        seen.add(row["prefix_group"])
+        if row["ok"] and row["chunk_s"]:
+            cached = float("nan") if row["cached_tokens"] is None else float(row["cached_tokens"])
+            found.append((kind, 1000 * (row["chunk_s"][0] - row["sent_s"]), cached))
+    return found
+
+
+def _cells(values: list[tuple[float, float]], rows: pd.DataFrame) -> dict[str, Any]:
+    ttft_ms = np.array([ttft for ttft, _ in values])
+    cached = np.array([tokens for _, tokens in values if tokens == tokens])
+    if not ttft_ms.size:
+        return dict.fromkeys(COLUMNS)
+    return {
+        **comparison.percentile_level(ttft_ms, 50, rows).cells("ttft_p50_ms"),
+        "ttft_min_ms": float(ttft_ms.min()),
+        "ttft_max_ms": float(ttft_ms.max()),
+        "cached_tokens_p50": stats.percentile(cached, 50),
+        "requests": int(ttft_ms.size),
+        "points": len(rows),
+        "starts": int(rows["session_id"].nunique()),
+    }
+
+
+def _hit_findings(single: Table, name: str) -> list[Finding]:
+    """Miss against hit with the cache on; unshared prompts with the cache on against off."""
+    findings = []
+    for group, same in comparison.groups(single.frame, (comparison.MODEL, comparison.SERVER)):
+        cells = {(row[CACHE], row["request"]): row for row in comparison.each_row(same)}
+        miss, hit = _p50(cells, True, MISS), _p50(cells, True, HIT)
+        if miss is not None and hit is not None:
+            values = {**group, "miss": miss, "hit": hit, "ratio": miss / hit}
+            values |= {"misses": cells[True, MISS]["requests"], "hits": cells[True, HIT]["requests"]}
+            template = "prefix_cache_hit" if hit < miss else "prefix_cache_no_gain"
+            findings.append(Finding(template, values, MEASURED, name, (single.id,), weight=50))
+        on, off = _p50(cells, True, UNSHARED), _p50(cells, False, UNSHARED)
+        if on is not None and off is not None:
+            apart = _apart(cells[True, UNSHARED], cells[False, UNSHARED])
+            values = {**group, "on": on, "off": off, "change": on / off - 1}
+            template = "prefix_cache_unshared_" + {True: "apart", False: "overlap", None: "unknown"}[apart]
+            findings.append(Finding(template, values, MEASURED, name, (single.id,), weight=20))
+    return findings
+
+
+def _p50(cells: Mapping[tuple[Any, Any], Mapping[str, Any]], on: bool, kind: str) -> float | None:
+    value = comparison.present(cells.get((on, kind), {}).get("ttft_p50_ms"))
+    return None if value is None else float(value)
+
+
+def _apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool | None:
+    """Whether the intervals of two percentiles lie apart; None where one of them has none."""
+    ends = [comparison.present(row[f"ttft_p50_ms{end}"]) for row in (a, b) for end in ("_low", "_high")]
+    if any(end is None for end in ends):
+        return None
+    return bool(ends[0] > ends[3] or ends[1] < ends[2])
+
+
+def _cost_findings(data: StudyData, usable: pd.DataFrame, name: str, table: str) -> list[Finding]:
+    """Throughput and TTFT with the cache on over off, where nothing is shared."""
+    findings = []
+    usable = usable.sort_values(CACHE, kind="stable")  # off first: the base of the ratio
+    within = (comparison.MODEL, comparison.SERVER, *load_table.LOAD)
+    for group, _, off, _, on in comparison.against_first(usable, within, CACHE):
+        for column, template in (
+            ("output_throughput_tok_s", "prefix_cache_cost_throughput"),
+            ("ttft_p50_ms", "prefix_cache_cost_ttft"),
+        ):
+            found = comparison.compare(data, off, on, column)
+            if found is not None:
+                findings.append(comparison.compared(template, found, group, name, (table,), 30))
+    return findings
+
+
+def _counters(usable: pd.DataFrame, name: str) -> Table:
+    """The server's own counters over each load: tokens queried and found, summed over its points."""
+    made = []
+    by = (comparison.MODEL, comparison.SERVER, CACHE, *load_table.LOAD, "shared_prefix_tokens")
+    for group, same in comparison.groups(usable, by):
+        sums = {
+            column: same[column].astype(float).sum(min_count=1)
+            for column in ("prefix_queries", "prefix_hits")
+        }
+        made.append({**group, **sums, "points": len(same)})
+    return Table(f"{name}_counters", pd.DataFrame(made), COUNTERS, name, "prefix_cache_counters")
+
+
+def _counter_findings(counters: Table, name: str) -> list[Finding]:
+    """Hits must be 0 where nothing is shared or the cache is off, and above 0 where prompts share a
+    prefix."""
+    wrong, checked, missing = [], 0, 0
+    for row in comparison.each_row(counters.frame):
+        hits, queries = comparison.present(row["prefix_hits"]), comparison.present(row["prefix_queries"])
+        if hits is None:
+            missing += 1
+            continue
+        checked += 1
+        expected = bool(row[CACHE]) and bool(row["shared_prefix_tokens"])
+        if (hits > 0) != expected or (bool(row[CACHE]) and not queries):
+            wrong.append(row)
+    values: dict[str, Any] = {"checked": checked, "missing": missing, "wrong": len(wrong)}
+    if not checked:
+        return [Finding("prefix_cache_no_counters", values, MEASURED, name, (counters.id,), weight=20)]
+    if wrong:
+        values |= {"hits": float(wrong[0]["prefix_hits"]), "queries": float(wrong[0]["prefix_queries"] or 0)}
+        values |= {key: wrong[0][key] for key in (CACHE, "input_tokens", "shared_prefix_tokens")}
+        return [Finding("prefix_cache_counters_wrong", values, MEASURED, name, (counters.id,), weight=60)]
+    return [Finding("prefix_cache_counters_right", values, MEASURED, name, (counters.id,), weight=15)]
