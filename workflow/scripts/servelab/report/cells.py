@@ -18,6 +18,8 @@ TRANSLATED = {
     "boot": "boot",
     "cause": "causes",
     "reason": "reasons",
+    "phase": "phases",
+    "request": "request_kinds",
 }
 
 

@@ -111,8 +111,11 @@ class Sections:
     def sentence(self, finding: Finding) -> Sentence:
         """A finding in words, with links to its tables."""
         links = [self.anchors[table] for table in finding.tables if table in self.anchors]
+        values = dict(finding.values)
+        if isinstance(values.get("metric"), str):  # a column's name, in the reader's words
+            values["metric"] = self.words.optional(f"columns.{values['metric']}", str(values["metric"]))
         return Sentence(
-            text=self.words(f"findings.{finding.template}", finding.values),
+            text=self.words(f"findings.{finding.template}", values),
             status=finding.status,
             stance=finding.stance,
             links=tuple((anchor, self.words("report.table_n", n=number)) for anchor, number in links),
