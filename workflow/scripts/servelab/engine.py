@@ -14,7 +14,7 @@ from pathlib import Path
 from servelab import redact
 from servelab.canonical import plain
 from servelab.records import write_atomically
-from servelab.spec import Option, ServerStart
+from servelab.spec import EngineSpec, Option, ServerStart
 
 SESSION_VARIABLE = "SERVELAB_SESSION"
 KEY_VARIABLE = "VLLM_API_KEY"
@@ -127,9 +127,24 @@ def environment(
         "PYTHONUNBUFFERED": "1",
     }
     if start.engine.preload:
-        ours["LD_PRELOAD"] = ":".join(start.engine.preload)
+        ours["LD_PRELOAD"] = ":".join(preloaded(start.engine))
     identity = {SESSION_VARIABLE: session_id, KEY_VARIABLE: api_key}
     return {**kept, **ours, **start.engine.environment, **identity}
+
+
+def preloaded(engine: EngineSpec) -> list[str]:
+    """Libraries to preload: a bare name is looked for in the `lib` of the engine's own environment.
+
+    Raises EngineOptionError for a library that is not there: the loader would only warn, and the server be slow.
+    """
+    found = []
+    for name in engine.preload:
+        inside = Path(engine.python).absolute().parent.parent / "lib" / name
+        path = inside if engine.python and "/" not in name and inside.exists() else Path(name)
+        if not path.exists():
+            raise EngineOptionError(f"engine.preload: {name} is neither a file nor in {inside.parent}")
+        found.append(str(path.absolute()))
+    return found
 
 
 def dropped(name: str) -> bool:

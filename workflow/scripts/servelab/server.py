@@ -205,6 +205,7 @@ def forget_boots(boot_dir: Path) -> None:
 def _prepare(start: ServerStart, log: Path, boot_dir: Path) -> None:
     """Folders; for a first start, no compile caches and no history."""
     engine.command(start, 0, "")
+    engine.preloaded(start.engine)
     log.parent.mkdir(parents=True, exist_ok=True)
     if start.boot == "first":
         forget_boots(boot_dir)
