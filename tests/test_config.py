@@ -1,0 +1,250 @@
+"""Config: what a person got wrong is named, with what is allowed and the nearest name, before anything starts."""
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from project_folder import Project, small_study
+from servelab import engine
+from servelab.config import check
+from servelab.config.errors import ConfigError
+from servelab.config.load import LoadedStudy, load
+from servelab.grid import server_starts
+
+SWEEP = "experiments/load_sweep"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Project.make(tmp_path_factory.mktemp("config") / "project").root
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """The small study with one key (a/b/c) set."""
+    raw = copy.deepcopy(small_study())
+    *folders, name = path.split("/")
+    place = raw
+    for folder in folders:
+        place = place.setdefault(folder, {})
+    place[name] = value
+    return raw
+
+
+def planned(raw: Mapping[str, Any], root: Path) -> LoadedStudy:
+    """Load and expand, as every run does before it starts anything."""
+    loaded = load(raw, root)
+    assert server_starts(loaded)
+    return loaded
+
+
+def complaint(raw: Mapping[str, Any], root: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        planned(raw, root)
+    assert str(caught.value).startswith("the config cannot be used; nothing was started:\n")
+    return str(caught.value).partition("\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "nearest"),
+    [
+        ("tolerence", "tolerence", "tolerance"),
+        ("report/titel", "report.titel", "title"),
+        ("objective/ttft_p95", "objective.ttft_p95", "ttft_p95_ms"),
+        ("refine/max_point", "refine.max_point", "max_points"),
+        ("server/max_num_seq", "server.max_num_seq", "max_num_seqs"),
+        ("server/max-num-seqs", "server.max-num-seqs", "max_num_seqs"),
+        (f"{SWEEP}/concurency", "experiments.load_sweep.concurency", "concurrency"),
+        (f"{SWEEP}/server/kv_cache_dtyp", "experiments.load_sweep.server.kv_cache_dtyp", "kv_cache_dtype"),
+        ("experiments/load_swep", "experiments.load_swep", "load_sweep"),
+    ],
+)
+def test_misspelt_key_is_named_with_the_nearest_one(root: Path, path: str, key: str, nearest: str) -> None:
+    """A misspelt key of any level is an error that names it and the key that was meant."""
+    said = complaint(changed(path, 1 if "load_swep" not in path else {}), root)
+    assert said.startswith(f"{key}: ")
+    assert f"Did you mean «{nearest}»?" in said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"use": "fake", "devise": "cpu"}, ("engine.devise", "Did you mean «device»?")),
+        ({"use": "fak"}, ("engine.use: 'fak'", "Did you mean «fake»?")),
+        ("fakee", ("engine: 'fakee'", "Did you mean «fake»?")),
+        ({"use": "fake", "kind": "vlm"}, ("engine.kind: 'vlm'", "vllm, attach", "Did you mean «vllm»?")),
+        ({"use": "fake", "device": "cuda12"}, ("engine.device: 'cuda12'", "cpu, cuda, rocm", "Did you mean «cuda»?")),
+        ({"kind": "attach"}, ("engine.url: ''", "exactly one of these four")),
+        ({"url": "localhost:8000"}, ("engine.url: 'localhost:8000'", "http://")),
+        ({"use": "fake", "python": "python3"}, ("exactly one of these four",)),
+        ({"use": "fake", "startup_timeout_s": -1}, ("engine.startup_timeout_s: -1.0", "above 0")),
+        ({"use": "fake", "stop_timeout_s": "soon"}, ("engine.stop_timeout_s: 'soon'", "a number")),
+    ],
+)
+def test_engine_mistakes_are_named(root: Path, value: Any, said: tuple[str, ...]) -> None:
+    """An engine that cannot be used is an error with key, value and what is allowed."""
+    text = complaint(changed("engine", value), root)
+    assert all(part in text for part in said), text
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ([], ("models: []", "at least one model")),
+        (["tiny", "tiny"], ("models: 'tiny'", "each name once")),
+        (["tinny"], ("models: 'tinny'", "Did you mean «tiny»?")),
+        ([{"m": {"sorce": "hub"}}], ("models.m.sorce", "Did you mean «source»?")),
+        ([{"m": {"source": "foldr", "path": "x"}}], ("models.m.source: 'foldr'", "Did you mean «folder»?")),
+        ([{"m": {"source": "folder", "path": "nowhere"}}], ("models.m.path: 'nowhere'", "a folder with a config.json")),
+        ([{"m": {"source": "hub", "path": "no-owner"}}], ("models.m.path: 'no-owner'", "owner/name")),
+        ([{"m": {"source": "pypi", "package": "unpinned"}}], ("models.m.package: 'unpinned'", "name==version")),
+        ([{"owner/name": {}}], ("models: 'owner/name'", "`path`")),
+        ([{"m": {"source": "dimensions", "path": "models/tiny", "options": {"max_num_seq": 1}}}],
+         ("models.m.options.max_num_seq", "Did you mean «max_num_seqs»?")),
+    ],
+)  # fmt: skip
+def test_model_mistakes_are_named(root: Path, value: Any, said: tuple[str, ...]) -> None:
+    """A model that cannot be used is an error with key, value and what is allowed."""
+    text = complaint(changed("models", value), root)
+    assert all(part in text for part in said), text
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("seed", "x", "seed: 'x' is not possible here; allowed: a whole number"),
+        ("seed", 1.5, "seed: 1.5 is not possible here; allowed: a whole number"),
+        ("seed", -1, "seed: -1 is not possible here; allowed: 0 or more"),
+        ("study", "My Study", "study: 'My Study' is not possible here; allowed: a name of lower-case letters"),
+        ("study", "../up", "study: '../up' is not possible here"),
+        ("study", "store", "study: 'store' is not possible here; allowed: another name"),
+        ("tolerance", 5, "tolerance: 5.0 is not possible here; allowed: a ratio between 0 and 1"),
+        ("tolerance", float("nan"), "tolerance: nan is not possible here; allowed: a number that is finite"),
+        ("share_servers", "perhaps", "share_servers: 'perhaps' is not possible here; allowed: true or false"),
+        ("report/title", ["a"], "report.title: ['a'] is not possible here; allowed: text"),
+        ("report/language", "kr", "report.language: 'kr' is not possible here; allowed: en, ko"),
+        ("report", "x", "report: 'x' is not possible here; allowed: a mapping of keys to values"),
+        ("objective/itl_p99_ms", -1, "objective.itl_p99_ms: -1.0 is not possible here; allowed: milliseconds"),
+        ("point_timeout_s", 0, "point_timeout_s: 0.0 is not possible here; allowed: seconds above 0"),
+        ("stall_s", -1, "stall_s: -1.0 is not possible here; allowed: seconds above 0"),
+        ("poll_s", float("inf"), "poll_s: inf is not possible here; allowed: a number that is finite"),
+        ("experiments", {}, "experiments: {} is not possible here; allowed: at least one experiment"),
+        ("experiments", [], "experiments: [] is not possible here; allowed: a mapping of keys to values"),
+        (SWEEP, {"enabled": False}, "experiments: ['load_sweep'] is not possible here; allowed: at least one that is enabled"),
+        (SWEEP, [1], "experiments.load_sweep: [1] is not possible here; allowed: a mapping"),
+        (f"{SWEEP}/kind", "load_swep", "experiments.load_sweep.kind: 'load_swep' is not possible here"),
+        (f"{SWEEP}/starts", 0, "experiments.load_sweep.starts: 0 is not possible here; allowed: 1 to 1000"),
+        (f"{SWEEP}/repeats", "many", "experiments.load_sweep.repeats: 'many' is not possible here; allowed: a whole number"),
+        (f"{SWEEP}/models", ["tinny"], "experiments.load_sweep.models: 'tinny' is not possible here; allowed: tiny. Did you mean «tiny»?"),
+        (f"{SWEEP}/concurrency", [0], "experiments.load_sweep.concurrency: [0] is not possible here; allowed: 1 or more"),
+        (f"{SWEEP}/concurrency", [], "experiments.load_sweep.concurrency: [] is not possible here; allowed: at least one value"),
+        (f"{SWEEP}/concurrency", ["x"], "experiments.load_sweep.concurrency[0]: 'x' is not possible here; allowed: a whole number"),
+        (f"{SWEEP}/concurrency", [10**12], "experiments.load_sweep.concurrency: 1000000000000 is not possible here; allowed: at most 1,000,000,000"),
+        (f"{SWEEP}/duration_s", -1, "experiments.load_sweep.duration_s: -1.0 is not possible here; allowed: 0 or more"),
+        (f"{SWEEP}/shared_prefix_tokens", 9, "experiments.load_sweep.shared_prefix_tokens: 9 is not possible here"),
+        (f"{SWEEP}/input_tokens", [61], "input_tokens + output_tokens: 65 is not possible here; allowed: at most 64 tokens a request"),
+        ("server/max_num_seqs", 0, "server.max_num_seqs: 0 is not possible here; allowed: 1 or more"),
+        ("server/max_num_seqs", [], "server.max_num_seqs: [] is not possible here; allowed: at least one value"),
+        ("server/max_num_seqs", [4, "x"], "server.max_num_seqs: 'x' is not possible here; allowed: a whole number"),
+        ("server/enforce_eager", "yes", "server.enforce_eager: 'yes' is not possible here; allowed: true or false"),
+        ("server/gpu_memory_utilization", 3, "server.gpu_memory_utilization: 3 is not possible here; allowed: a share above 0"),
+        ("server/kv_cache_dtype", "fp8_e4m", "Did you mean «fp8_e4m3»?"),
+        ("server/load_format", "pickle", "server.load_format: 'pickle' is not possible here; allowed: safetensors"),
+        ("server/load_format", "auto", "server.load_format: 'auto' is not possible here; allowed: safetensors"),
+        ("set", "starts", "set: 'starts' is not possible here; allowed: key.path=value"),
+        ("set", ["experiments.load_sweep.startz=2"], "experiments.load_sweep.startz: 'startz' is not possible here"),
+    ],
+)  # fmt: skip
+def test_value_that_is_not_possible_is_named(root: Path, path: str, value: Any, said: str) -> None:
+    """A wrong type or an impossible value is an error that names the key, the value and what is allowed."""
+    assert said in complaint(changed(path, value), root)
+
+
+@pytest.mark.parametrize("name", sorted(check.OURS))
+def test_what_servelab_sets_itself_cannot_be_set(root: Path, name: str) -> None:
+    """Host, port, key and their like are refused with the reason why servelab sets them."""
+    said = complaint(changed(f"server/{name}", "x"), root)
+    assert f"server.{name}: 'x' is not possible here; allowed: nothing: {check.OURS[name]}" in said
+
+
+def test_every_option_the_engine_refuses_is_refused_by_the_config() -> None:
+    """Nothing that the engine would refuse at a server's start gets past the config."""
+    assert set(engine.RESERVED) <= set(check.OURS)
+    assert not set(engine.PICKLED_FORMATS) & set(check.SAFE_LOAD_FORMATS)
+
+
+def test_all_problems_of_a_kind_are_told_at_once(root: Path) -> None:
+    """Three wrong server options are three lines, not three runs."""
+    raw = changed("server", {"max_num_seq": 1, "port": 80, "kv_cache_dtype": "fp9"})
+    assert len(complaint(raw, root).splitlines()) == 3
+
+
+def test_secret_in_an_engine_is_refused_without_printing_it(root: Path) -> None:
+    """A key written into the config is refused, for configs end up in results, and the message does not show it."""
+    secret = "hf_" + "a" * 30
+    for name in ("HF_TOKEN", "HARMLESS_NAME"):
+        said = complaint(changed("engine", {"use": "fake", "environment": {name: secret}}), root)
+        assert f"engine.environment.{name}" in said
+        assert secret not in said
+
+
+def test_no_server_options_for_a_server_that_already_runs(root: Path) -> None:
+    """An attached server is as it is: options for it are refused, by name and value."""
+    raw = changed("engine", {"url": "http://127.0.0.1:9"})
+    assert "server.max_num_seqs: 8 is not possible here; allowed: no server options" in complaint(raw, root)
+    raw["server"] = {}
+    assert planned(raw, root).engine.kind == "attach"
+
+
+def test_request_limit_follows_the_servers_own_option(root: Path) -> None:
+    """max_model_len is read as vLLM reads it; without it the model's own limit holds."""
+    assert [check.length(value) for value in (2048, "2048", "4k", "4K", "1.5k", "auto", -1, None, True)] == [
+        2048, 2048, 4000, 4096, 1500, 0, 0, 0, 0,
+    ]  # fmt: skip
+    raw = changed(f"{SWEEP}/input_tokens", [255])
+    raw["server"].pop("max_model_len")
+    assert "259 is not possible here; allowed: at most 256 tokens" in complaint(raw, root)
+
+
+def test_scalar_is_a_list_of_one_and_text_from_the_command_line_is_a_number(root: Path) -> None:
+    """`concurrency: 4` and `--config` texts mean what a person means."""
+    for value in (4, "4", [4], ["4"]):
+        loaded = planned(changed(f"{SWEEP}/concurrency", value), root)
+        assert loaded.experiments["load_sweep"].concurrency == [4]  # type: ignore[attr-defined]
+
+
+def test_set_changes_one_key_and_is_no_part_of_the_study(root: Path) -> None:
+    """`set=[a.b=value]` changes single keys, values read as YAML, and leaves no trace but the changed value."""
+    raw = {**small_study(), "set": ["experiments.load_sweep.starts=2", "server.max_num_seqs=[2,4]"], "retry_failed": "true"}
+    loaded = planned(raw, root)
+    assert len(server_starts(loaded)) == 4
+    assert "set" not in loaded.raw and "retry_failed" not in loaded.raw
+    assert planned(loaded.raw, root).canonical() == loaded.canonical()
+
+
+def test_named_engine_can_be_changed_in_single_keys(root: Path) -> None:
+    """`use:` takes a named engine and what is written beside it wins; its environment is merged."""
+    raw = changed("engine", {"use": "fake", "environment": {"OMP_NUM_THREADS": 2}, "startup_timeout_s": 77})
+    spec = planned(raw, root).engine
+    assert (spec.name, spec.startup_timeout_s) == ("fake", 77)
+    assert spec.environment == {"OMP_NUM_THREADS": "2"}
+
+
+def test_repository_studies_can_be_planned() -> None:
+    """Every study that comes with servelab loads and expands on any machine."""
+    repo = Path(__file__).parents[1]
+    studies = sorted((repo / "config").glob("*.yaml"))
+    assert repo / "config/config.yaml" in studies
+    from servelab.config.load import read_yaml
+
+    for study in studies:
+        planned(read_yaml(study), repo)
+
+
+def test_reading_a_config_writes_nothing(root: Path) -> None:
+    """Loading and expanding a study leaves the project's folder as it was."""
+    before = sorted(root.rglob("*"))
+    planned(small_study(), root)
+    complaint(changed("seed", "x"), root)
+    assert sorted(root.rglob("*")) == before
