@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # as a whole: scipy.stats is loaded at its first use, not each time that a config is read
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats as distributions
 
 LEVEL = 0.95
 
@@ -64,7 +64,7 @@ def percentile_interval(values: ArrayLike, q: float, level: float = LEVEL) -> In
     if n < requests_needed(q, level):
         return None
     tail = (1 - level) / 2
-    binomial = distributions.binom(n, q / 100)
+    binomial = scipy.stats.binom(n, q / 100)
     below = int(binomial.ppf(tail))  # largest l (from 1) with P(B <= l - 1) <= tail
     above = int(binomial.ppf(1 - tail)) + 1  # smallest u with P(B >= u) <= tail
     if below < 1 or above > n:
@@ -128,7 +128,7 @@ def bootstrap(
     value = float(statistic(array))
     if np.ptp(array) == 0:
         return Interval(value, value, value, array.size, level)
-    result = distributions.bootstrap(
+    result = scipy.stats.bootstrap(
         (array,),
         lambda sample: statistic(np.asarray(sample)),
         n_resamples=resamples,
@@ -149,7 +149,7 @@ def mean_interval(values: ArrayLike, level: float = LEVEL) -> Interval | None:
     if n < 2:
         return None
     mean = float(array.mean())
-    half = float(distributions.t.ppf((1 + level) / 2, n - 1)) * float(array.std(ddof=1)) / math.sqrt(n)
+    half = float(scipy.stats.t.ppf((1 + level) / 2, n - 1)) * float(array.std(ddof=1)) / math.sqrt(n)
     return Interval(mean, mean - half, mean + half, n, level)
 
 

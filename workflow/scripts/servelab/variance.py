@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import optimize
-from scipy import stats as distributions
+import scipy  # as a whole: scipy.stats is loaded at its first use, not each time that a config is read
 
 from servelab.stats import LEVEL
 
@@ -115,7 +114,7 @@ def components(groups: ByStart, level: float = LEVEL) -> Components:
 
 
 def _chi_square_interval(variance: float, df: int, tail: float) -> tuple[float, float]:
-    chi = distributions.chi2(df)
+    chi = scipy.stats.chi2(df)
     return df * variance / float(chi.ppf(1 - tail)), df * variance / float(chi.ppf(tail))
 
 
@@ -123,8 +122,8 @@ def _williams(
     ms_between: float, ms_within: float, df_between: int, df_within: int, n0: float, tail: float
 ) -> tuple[float, float]:
     """Williams, J. S. (1962), A confidence interval for variance components, Biometrika 49."""
-    chi = distributions.chi2(df_between)
-    f = distributions.f(df_between, df_within)
+    chi = scipy.stats.chi2(df_between)
+    f = scipy.stats.f(df_between, df_within)
     low = df_between * (ms_between - ms_within * float(f.ppf(1 - tail))) / (n0 * float(chi.ppf(1 - tail)))
     high = df_between * (ms_between - ms_within * float(f.ppf(tail))) / (n0 * float(chi.ppf(tail)))
     return max(0.0, low), max(0.0, high)
@@ -141,7 +140,7 @@ def mean_over_starts(groups: ByStart, level: float = LEVEL) -> tuple[float, floa
     if means.size < 2:
         return mean, None, None
     half = float(
-        distributions.t.ppf((1 + level) / 2, means.size - 1) * means.std(ddof=1) / math.sqrt(means.size)
+        scipy.stats.t.ppf((1 + level) / 2, means.size - 1) * means.std(ddof=1) / math.sqrt(means.size)
     )
     return mean, mean - half, mean + half
 
@@ -171,7 +170,7 @@ def ratio_interval(
     variance = sum(side[0] for side in sides)
     df = sides[0][1] if shared else _welch_df([(side[0], side[1]) for side in sides])
     se = math.sqrt(variance)
-    half = float(distributions.t.ppf((1 + level) / 2, df)) * se
+    half = float(scipy.stats.t.ppf((1 + level) / 2, df)) * se
     visible = None if basis == "within" else smallest_visible_difference(se, df, level)
     return Ratio(math.exp(estimate), math.exp(estimate - half), math.exp(estimate + half), basis, df, visible)
 
@@ -191,15 +190,15 @@ def smallest_visible_difference(
     """
     if standard_error <= 0:
         return 0.0
-    critical = float(distributions.t.ppf((1 + level) / 2, df))
+    critical = float(scipy.stats.t.ppf((1 + level) / 2, df))
 
     def missing(shift: float) -> float:
-        return float(distributions.nct.sf(critical, df, shift)) - power
+        return float(scipy.stats.nct.sf(critical, df, shift)) - power
 
     upper = 4.0
     while missing(upper) < 0:
         upper *= 2
-    return math.expm1(float(optimize.brentq(missing, 0.0, upper)) * standard_error)
+    return math.expm1(float(scipy.optimize.brentq(missing, 0.0, upper)) * standard_error)
 
 
 def _logs(groups: ByStart) -> list[np.ndarray[tuple[int], np.dtype[np.float64]]]:

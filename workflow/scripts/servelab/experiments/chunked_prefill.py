@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats as distributions
+import scipy  # as a whole: scipy.stats is loaded at its first use, not each time that a config is read
 
 from servelab.claims import CALCULATED, MEASURED, Analysis, Finding, Table
 from servelab.config.schema import Experiment
@@ -164,8 +164,8 @@ def _fit(runs: pd.DataFrame) -> dict[str, Any]:
     rate = float(rates.median()) if len(rates) else None
     if len(set(x)) < 3:
         return {"slope_ms_per_token": None, "sizes": len(set(x)), "runs": len(x), "rate": rate}
-    fit = distributions.linregress(x, y)
-    half = float(distributions.t.ppf((1 + LEVEL) / 2, len(x) - 2)) * float(fit.stderr)
+    fit = scipy.stats.linregress(x, y)
+    half = float(scipy.stats.t.ppf((1 + LEVEL) / 2, len(x) - 2)) * float(fit.stderr)
     slope = float(fit.slope)
     return {
         "slope_ms_per_token": slope,

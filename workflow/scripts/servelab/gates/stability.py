@@ -9,7 +9,7 @@ ran after the last one was sent (drain).
 import math
 
 import numpy as np
-from scipy import stats as distributions
+import scipy  # as a whole: scipy.stats is loaded at its first use, not each time that a config is read
 
 from servelab.gates.evidence import SUSPECT, Evidence, Reason
 from servelab.request_times import Floats, first_of_slot
@@ -29,9 +29,9 @@ def drifting(evidence: Evidence) -> Reason | None:
     at_s, value = steady_values(evidence)
     if value.size < REQUESTS_NEEDED or np.ptp(value) == 0:
         return None
-    if distributions.kendalltau(at_s, value).pvalue >= 0.01:
+    if scipy.stats.kendalltau(at_s, value).pvalue >= 0.01:
         return None
-    slope = float(distributions.theilslopes(value, at_s).slope)
+    slope = float(scipy.stats.theilslopes(value, at_s).slope)
     median = percentile(value, 50)
     assert median is not None
     change = slope * float(np.ptp(at_s)) / median
