@@ -149,7 +149,8 @@ def figure_digits(values: Sequence[object], unit: str) -> int:
 
 def _head(table: Table, template: str, name: str, words: Words) -> Head:
     unit, status = table.columns.get(name, ("", ""))
-    numeric = pd.api.types.is_numeric_dtype(table.frame[name]) and table.frame[name].dtype != bool
+    number = pd.api.types.is_numeric_dtype(table.frame[name]) and table.frame[name].dtype != bool
+    numeric = number and name in table.columns  # settings stand at the left like names
     shown = words.optional(f"units.{unit}", unit) if unit not in ("", "1") else ""
     return Head(column_name(template, name, words), shown, status == CALCULATED, bool(numeric))
 

@@ -1,0 +1,89 @@
+"""E3: where preemption begins, and what resumed requests computed again, are recovered from made-up counters."""
+
+import pytest
+from made_points import counters, request
+from made_study import placed, said, study
+
+from servelab import iteration_log
+from servelab.experiments import preemption, workloads
+from servelab.records import PointRecord, requests_table
+
+CONFIG = preemption.Config(input_tokens=[128], output_tokens=[32], concurrency=[4, 16])
+
+
+def cell(concurrency: int, preemptions: int, again: int | None, blocks: int = 8) -> PointRecord:
+    """A load of concurrency × 2 requests; `again` tokens were computed twice, None: the log does not say."""
+    name, workload = workloads.closed(concurrency, 128, 32, 2 * concurrency)
+    rows = [request(i, 0.1 * i, input_tokens=128, output_tokens=32) for i in range(2 * concurrency)]
+    needed = len(rows) * (128 + 32 - 1)
+    extra = (
+        {}
+        if again is None
+        else {"scheduler": {"steps": 9, "context_tokens": needed, "generation_tokens": again}}
+    )
+    metrics = counters({"num_preemptions": 5}, {"num_preemptions": 5 + preemptions})
+    session = {"kv_cache_tokens": blocks * 128}
+    return placed(rows, workload, {}, "s1", f"{name}-r1", metrics=metrics, extra=extra, session=session)
+
+
+def analysed(*records: PointRecord) -> dict:
+    return said(preemption.analyse(study("preemption", records), "e", CONFIG))
+
+
+def test_preemptions_above_the_boundary_support_it() -> None:
+    """4 × 160 tokens fit into 1,024 and do not preempt, 16 × 160 do not fit and do: the boundary holds."""
+    found = analysed(cell(4, 0, 0), cell(16, 7, 0))
+    assert found["preemption_boundary"]["above_with"] == 1
+    assert found["preemption_boundary"]["below_without"] == 1
+    assert found["preemption_boundary"]["lowest"] == pytest.approx(16 * 160 / 1024)
+    assert found["preemption_most"]["preemptions"] == 7
+
+
+def test_preemptions_below_the_boundary_contradict_it() -> None:
+    """A load that fits by calculation and preempts all the same is told."""
+    assert analysed(cell(4, 3, None), cell(16, 7, None))["preemption_below_boundary"]["below_with"] == 1
+
+
+@pytest.mark.parametrize(
+    ("again_each", "template"),
+    [(16, "preemption_resume_hits"), (140, "preemption_resume_either"), (170, "preemption_resume_misses")],
+)
+def test_what_resumed_requests_found_is_told_from_what_was_computed_again(
+    again_each: int, template: str
+) -> None:
+    """Fewer tokens than the input: found. More than input + output: not. Between them: cannot be told."""
+    found = analysed(cell(4, 0, 0), cell(16, 10, 10 * again_each))
+    assert found[template]["per_preemption"] == pytest.approx(again_each)
+    assert len([name for name in found if name.startswith("preemption_resume")]) == 1
+
+
+def test_an_account_that_does_not_add_up_is_not_used() -> None:
+    """Where calm loads already miss their known sum of tokens, nothing is concluded about resumed requests."""
+    assert "preemption_resume_inexact" in analysed(cell(4, 0, 500), cell(16, 10, 160))
+
+
+def test_without_a_log_of_steps_it_is_not_measured() -> None:
+    """No counter of /metrics can tell; then the report says so."""
+    assert "preemption_resume_unknown" in analysed(cell(4, 0, None), cell(16, 10, None))
+
+
+STEP = (
+    "(APIServer pid=1) INFO 11-29 16:48:04 [loggers.py:197] Engine 000: Iteration({}): {} context requests, "
+    "{} context tokens, {} generation requests, {} generation tokens, iteration elapsed time: 8.10 ms, "
+    "CPU KV cache usage: 1.0%"
+)
+
+
+def test_the_tokens_of_all_steps_less_those_needed_are_those_computed_again() -> None:
+    """Two requests of 10 + 3 tokens need 12 computed tokens each; 9 more in the steps were computed twice."""
+    rows = requests_table([request(i, 0.0, input_tokens=10, output_tokens=3) for i in range(2)])
+    steps = [STEP.format(0, 2, 20, 0, 0), STEP.format(1, 0, 0, 2, 2), "noise", STEP.format(2, 0, 0, 2, 11)]
+    totals = iteration_log.totals(steps)
+    assert totals == {"steps": 3, "context_tokens": 20, "generation_requests": 4, "generation_tokens": 13}
+    assert iteration_log.recomputed_tokens(totals, rows) == 33 - 24
+
+
+def test_a_log_with_missing_steps_is_no_account() -> None:
+    """A log that was cut in the middle gives no sum."""
+    assert iteration_log.totals([STEP.format(0, 1, 1, 0, 0), STEP.format(2, 1, 1, 0, 0)]) == {}
+    assert iteration_log.totals(["nothing of the kind"]) == {}
