@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from made_points import point
-
 from servelab import summary
 from servelab.config.schema import Study
 from servelab.experiments.base import StudyData
@@ -52,7 +51,8 @@ def placed(
 def study(
     kind: str, records: Sequence[PointRecord], cards: Mapping[str, ModelCard] | None = None, **verdicts: str
 ) -> StudyData:
-    """The records as a study of one experiment `e` of this kind; all points valid unless a verdict is given by name."""
+    """The records as a study of one experiment `e` of this kind; all points valid unless a verdict is given
+    by name."""
     paths = {f"points/{i}.arrow": record for i, record in enumerate(records)}
     frame = summary.frame([summary.row(record, kind, path, None) for path, record in paths.items()])
     frame["verdict"] = [verdicts.get(str(name).replace("-", "_"), "valid") for name in frame["point"]]
@@ -60,7 +60,8 @@ def study(
 
 
 def said(analysis: Any) -> dict[str, Any]:
-    """Template → values of each finding (the last one of a template); every text of it exists in every language."""
+    """Template → values of each finding (the last one of a template); every text of it exists in every
+    language."""
     for finding in analysis.findings:
         for language in LANGUAGES:
             words = catalogue(language).text(f"findings.{finding.template}", finding.values)

@@ -1,9 +1,10 @@
-"""E7: the victim's stall, the prefill rate and the fit of one on the other are recovered from made-up runs."""
+"""E7: the victim's stall, the prefill rate and the fit of one on the other are recovered from made-up
+runs."""
 
 import pytest
+
 from made_points import request
 from made_study import placed, said, study
-
 from servelab.experiments import chunked_prefill, workloads
 from servelab.records import PointRecord
 
@@ -13,7 +14,8 @@ CONFIG = chunked_prefill.Config(max_num_batched_tokens=[512, 1024, 2048, 4096, 8
 
 
 def interference(chunk: int, repeat: int) -> PointRecord:
-    """A victim whose every step holds one chunk of a prompt of 3,500 tokens while three of them are read in."""
+    """A victim whose every step holds one chunk of a prompt of 3,500 tokens while three of them are read
+    in."""
     stall_s = min(chunk, 3500) / RATE + DECODE_S
     steps = -(-3500 // chunk)
     at, chunk_s = 0.1, []
@@ -54,7 +56,8 @@ def everything() -> list[PointRecord]:
 
 
 def test_longest_gap_rate_and_slope_are_recovered() -> None:
-    """The longest gap of each run is one chunk's time plus a decode step, and the fit's slope is 1 ÷ prefill rate."""
+    """The longest gap of each run is one chunk's time plus a decode step, and the fit's slope is 1 ÷
+    prefill rate."""
     analysis = chunked_prefill.analyse(study("chunked_prefill", everything()), "e", CONFIG)
     runs = analysis.tables[0].frame
     assert len(runs) == 10

@@ -1,8 +1,8 @@
 """E2: capacity, bytes per token against the formula, first start against restarts are recovered."""
 
 import pytest
-from made_study import placed, said, study
 
+from made_study import placed, said, study
 from servelab import model_card
 from servelab.experiments import kv_capacity, workloads
 from servelab.records import PointRecord
@@ -40,7 +40,8 @@ def notes() -> list[PointRecord]:
 
 
 def test_the_notes_capacities_give_the_notes_conclusions() -> None:
-    """Bytes per token agree with 114,688 within the log's two decimals; restarts hold 1.2 ×, fp8 1.9 × as much."""
+    """Bytes per token agree with 114,688 within the log's two decimals; restarts hold 1.2 ×, fp8 1.9 × as
+    much."""
     analysis = kv_capacity.analyse(study("kv_capacity", notes(), {"tiny": QWEN}), "e", kv_capacity.Config())
     found = said(analysis)
     assert found["kv_capacity_formula_agrees"]["formula"] in (114_688, 57_344)
@@ -77,7 +78,8 @@ def test_a_given_capacity_says_nothing_about_restarts() -> None:
 
 
 def test_a_model_without_formula_is_not_calculated() -> None:
-    """For sliding windows the formula's cell stays empty, with the reason, and nothing is concluded about it."""
+    """For sliding windows the formula's cell stays empty, with the reason, and nothing is concluded about
+    it."""
     sliding = model_card.from_config(
         {**QWEN.config, "layer_types": ["sliding_attention"] * 28, "sliding_window": 512}
     )

@@ -1,9 +1,10 @@
-"""E3: where preemption begins, and what resumed requests computed again, are recovered from made-up counters."""
+"""E3: where preemption begins, and what resumed requests computed again, are recovered from made-up
+counters."""
 
 import pytest
+
 from made_points import counters, request
 from made_study import placed, said, study
-
 from servelab import iteration_log
 from servelab.experiments import preemption, workloads
 from servelab.records import PointRecord, requests_table
@@ -58,7 +59,8 @@ def test_what_resumed_requests_found_is_told_from_what_was_computed_again(
 
 
 def test_an_account_that_does_not_add_up_is_not_used() -> None:
-    """Where calm loads already miss their known sum of tokens, nothing is concluded about resumed requests."""
+    """Where calm loads already miss their known sum of tokens, nothing is concluded about resumed
+    requests."""
     assert "preemption_resume_inexact" in analysed(cell(4, 0, 500), cell(16, 10, 160))
 
 
