@@ -11,10 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from project_folder import REPO, Project
+
+# A shared machine is slow at times: no deadline for a single example.
+settings.register_profile("servelab", deadline=None, max_examples=60)
+settings.load_profile("servelab")
 
 # Quick answers first: a broken module should not hide behind minutes of Snakemake runs.
 TIERS = ("slow", "browser", "real")

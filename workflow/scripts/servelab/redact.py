@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 HIDDEN = "«hidden»"
 _SECRET_NAME = re.compile(r"(key|token|secret|passw|credential|authorization|cookie)", re.IGNORECASE)
-_NOT_SECRET = re.compile(r"(tokens|token_ids|tokenizer|max_token|keys?_path|monkey)", re.IGNORECASE)
+_NOT_SECRET = re.compile(r"(tokens|token_ids|tokenizer|max[_-]token|keys?_path|monkey)", re.IGNORECASE)
 _SECRET_VALUE = re.compile(
     r"(hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|(?<=Bearer )[A-Za-z0-9._~+/=-]{8,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[0-9A-Z]{16})"
 )
