@@ -93,6 +93,7 @@ def test_engine_mistakes_are_named(root: Path, value: Any, said: tuple[str, ...]
     [
         ([], ("models: []", "at least one model")),
         (["tiny", "tiny"], ("models: 'tiny'", "each name once")),
+        (["tiny", {"twin": {"source": "dimensions", "path": "models/tiny"}}], ("models: 'twin'", "the same as tiny")),
         (["tinny"], ("models: 'tinny'", "Did you mean «tiny»?")),
         ([{"m": {"sorce": "hub"}}], ("models.m.sorce", "Did you mean «source»?")),
         ([{"m": {"source": "foldr", "path": "x"}}], ("models.m.source: 'foldr'", "Did you mean «folder»?")),

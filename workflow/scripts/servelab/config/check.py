@@ -9,6 +9,7 @@ from importlib import resources
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from servelab.canonical import canonical_json
 from servelab.config.errors import ConfigError, Problem, nearest, unknown_key
 from servelab.config.schema import Experiment, Study
 from servelab.spec import ModelSpec, Workload
@@ -98,6 +99,15 @@ def unique(key: str, names: Iterable[str]) -> None:
         if name in seen:
             raise ConfigError([Problem(key, name, "each name once")])
         seen.add(name)
+
+
+def different(models: Mapping[str, ModelSpec]) -> None:
+    """Raise ConfigError for two names of the same model with the same options: its points would be one's alone."""
+    seen: dict[str, str] = {}
+    for name, spec in models.items():
+        other = seen.setdefault(canonical_json(spec.identity()), name)
+        if other != name:
+            raise ConfigError([Problem("models", name, f"each model once; it is the same as {other}")])
 
 
 def experiment(key: str, config: Experiment, models: Mapping[str, ModelSpec | None]) -> None:

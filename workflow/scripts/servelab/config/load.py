@@ -74,6 +74,7 @@ def load(raw: Mapping[str, Any], root: Path) -> LoadedStudy:
     check.unique("models", [name for name, _, _ in models])
     configs = {name: config for name, config, _ in models}
     specs = {name: spec for name, _, spec in models}
+    check.different(specs)
     kinds = _experiments(study, specs)
     if not kinds:
         raise ConfigError([Problem("experiments", list(study.experiments), "at least one that is enabled")])

@@ -1,0 +1,110 @@
+"""A study → its server starts: which servers, which points, in which order, under which names."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from project_folder import Project, small_study
+from servelab.config.errors import ConfigError
+from servelab.config.load import load
+from servelab.grid import server_starts
+from servelab.spec import ServerStart
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Project.make(tmp_path_factory.mktemp("grid") / "project").root
+
+
+def starts(root: Path, **changes: Any) -> list[ServerStart]:
+    return server_starts(load({**copy.deepcopy(small_study()), **changes}, root))
+
+
+def sweep(**changes: Any) -> dict[str, Any]:
+    return {**copy.deepcopy(small_study()["experiments"]["load_sweep"]), "kind": "load_sweep", **changes}
+
+
+def test_points_go_round_by_round(root: Path) -> None:
+    """All loads once, then all again: a drift of the server must not look like an effect of the load."""
+    (start,) = starts(root, experiments={"load_sweep": sweep(repeats=2)})
+    assert [point.name for point in start.points] == ["c1-i8-o4-r1", "c2-i8-o4-r1", "c1-i8-o4-r2", "c2-i8-o4-r2"]
+    assert [point.repeat for point in start.points] == [1, 1, 2, 2]
+
+
+def test_lists_are_a_grid(root: Path) -> None:
+    """Model × options × starts: every combination is a server start, each with all its points."""
+    server = {**small_study()["server"], "max_num_seqs": [4, 8], "kv_cache_dtype": ["auto", "fp8"]}
+    made = starts(root, server=server, experiments={"load_sweep": sweep(starts=2)})
+    assert len(made) == 8
+    seen = {(start.options["max_num_seqs"], start.options["kv_cache_dtype"], start.start) for start in made}
+    assert seen == {(seqs, dtype, n) for seqs in (4, 8) for dtype in ("auto", "fp8") for n in (1, 2)}
+    assert all(len(start.points) == 2 for start in made)
+
+
+def test_folders_tell_servers_apart(root: Path) -> None:
+    """No two points share a path, and a folder's name shows the options people vary."""
+    server = {**small_study()["server"], "max_num_seqs": [4, 8], "block_size": [4, 8], "enforce_eager": [True, False]}
+    made = starts(root, server=server, experiments={"load_sweep": sweep(starts=2, repeats=2)})
+    paths = [start.path(point) for start in made for point in start.points]
+    assert len(paths) == len(set(paths)) == 8 * 2 * 4
+    assert any(start.slug.startswith("tiny-mns4-eager-") for start in made)
+    assert all(len(part) <= 200 for path in paths for part in path.split("/"))
+
+
+def test_layers_of_options(root: Path) -> None:
+    """The study's options, over them the model's, the experiment's, and what the experiment varies."""
+    models = [{"m": {"source": "dimensions", "path": "models/tiny", "options": {"max_num_seqs": 5, "block_size": 8}}}]
+    experiments = {
+        "load_sweep": sweep(server={"max_num_seqs": 6}),
+        "caps": {"kind": "max_num_seqs", "max_num_seqs": [7], "concurrency": 2, "input_tokens": 8, "output_tokens": 4},
+    }
+    first, second = starts(root, models=models, experiments=experiments)
+    assert (first.options["max_num_seqs"], first.options["block_size"]) == (6, 8)
+    assert (second.options["max_num_seqs"], second.options["block_size"]) == (7, 8)
+
+
+def test_experiments_have_servers_of_their_own_unless_shared(root: Path) -> None:
+    """Same options, two experiments: two servers; with share_servers one server that has the points of both."""
+    experiments = {"a": sweep(), "b": sweep(concurrency=[4])}
+    assert [start.experiment for start in starts(root, experiments=experiments)] == ["a", "b"]
+    (shared,) = starts(root, experiments=experiments, share_servers=True)
+    assert [(point.experiment, point.name) for point in shared.points] == [
+        ("a", "c1-i8-o4-r1"), ("a", "c2-i8-o4-r1"), ("b", "c4-i8-o4-r1"),
+    ]  # fmt: skip
+    assert shared.path(shared.points[2]) == f"results/small/b/{shared.slug}/start-1/c4-i8-o4-r1.arrow"
+
+
+def test_same_load_in_two_experiments_is_two_measurements(root: Path) -> None:
+    """Keys differ between experiments with servers of their own, and between starts and repeats."""
+    made = starts(root, experiments={"a": sweep(starts=2, repeats=2), "b": sweep()})
+    keys = [start.key(point) for start in made for point in start.points]
+    assert len(keys) == len(set(keys)) == 10
+
+
+def test_first_start_comes_before_its_restarts(root: Path) -> None:
+    """A restart needs the compile cache that a first start leaves, so the first start stands before it."""
+    made = starts(root, experiments={"startup": {"enforce_eager": [False], "restarts": 2}})
+    assert [(start.boot, start.start) for start in made] == [("first", 1), ("restart", 1), ("restart", 2)]
+    assert len({start.log_directory() for start in made}) == 3
+
+
+def test_disabled_experiment_and_models_of_an_experiment(root: Path) -> None:
+    """A disabled experiment has no start; `models` of an experiment chooses among the study's."""
+    two = {"tiny": None, "second": {"source": "dimensions", "path": "models/tiny", "options": {"dtype": "float32"}}}
+    made = starts(root, models=two, experiments={"a": sweep(enabled=False), "b": sweep(models=["second"]), "c": sweep()})
+    assert [(start.experiment, start.model.name) for start in made] == [("b", "second"), ("c", "tiny"), ("c", "second")]
+
+
+def test_too_many_points_on_one_start_are_refused(root: Path) -> None:
+    """A command line has an end: more points than fit on one server start are an error that says what to do."""
+    with pytest.raises(ConfigError, match="at most 500 points on one server start; spread them over experiments"):
+        starts(root, experiments={"load_sweep": sweep(repeats=251)})
+
+
+def test_measured_with_its_own_words_for_the_job(root: Path) -> None:
+    """Every start fits into one argument of a command (128 KiB on Linux), however many points it has."""
+    from servelab.canonical import canonical_json
+
+    (start,) = starts(root, experiments={"load_sweep": sweep(repeats=250)})
+    assert len(canonical_json(start.to_json()).encode()) < 128 * 1024
