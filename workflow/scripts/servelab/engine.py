@@ -79,7 +79,7 @@ def arguments(start: ServerStart, port: int, served_name: str) -> list[str]:
     if "load_format" not in options and not start.model.path.endswith(".gguf"):
         options["load_format"] = "safetensors"
     for name in sorted(options):
-        words += _flag(name, options[name])
+        words += flag_words(name, options[name])
     return words
 
 
@@ -186,7 +186,7 @@ def installed_version(python: str) -> str | None:
     return None
 
 
-def _flag(name: str, value: Option) -> list[str]:
+def flag_words(name: str, value: Option) -> list[str]:
     """One option as words: True → --flag, False → --no-flag, None → nothing, anything else → --flag=value."""
     flag = name.replace("_", "-")
     if value is None:
