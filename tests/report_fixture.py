@@ -3,13 +3,18 @@
 import math
 import random
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from servelab import summary
 from servelab.claims import CALCULATED, MEASURED, NOT_MEASURED, Analysis, Finding, Table
+from servelab.compare import Measured
 from servelab.gates.evidence import Reason
+from servelab.report.tables import write_table
+from servelab.report.words import Words
+from servelab.texts import Catalogue, catalogue
 from servelab.validity import to_json
 
 MODEL = "SmolLM2-135M"
@@ -29,7 +34,13 @@ TEXTS: dict[str, str] = {
     "experiments.validity.question": "Which points may be believed?",
     "experiments.what_to_set.title": "What to set",
     "tables.fixture_sweep.title": "Throughput and latency at each concurrency",
+    "tables.knee.title": "Where throughput stops following concurrency",
+    "tables.knee.columns.knee": "Knee",
+    "tables.knee_curve.title": "The fitted curve",
     "tables.fixture_excluded.title": "Points that were not believed without reserve",
+    "tables.knee.title": "Where throughput stops following concurrency",
+    "tables.knee.columns.knee": "Knee",
+    "tables.knee_curve.title": "The fitted curve",
     "tables.fixture_excluded.columns.remedy": "Remedy",
     "findings.fixture_knee": "Throughput stopped following concurrency at {knee:sig2} ({low:sig2}–{high:sig2}).",
     "findings.fixture_capacity": "The capacity in requests, {capacity:sig3}, lies {where} that interval.",
@@ -39,7 +50,7 @@ TEXTS: dict[str, str] = {
 }
 
 
-def truth(concurrency: int, capacity: float = 12.5, single: float = 8.6) -> float:
+def truth(concurrency: float, capacity: float = 12.5, single: float = 8.6) -> float:
     """Throughput in tok/s that the made-up server has: linear, bending at the capacity."""
     return single * concurrency / (1 + (concurrency / capacity) ** 3) ** (1 / 3) * 0.52
 
@@ -105,7 +116,7 @@ def analyses() -> list[Analysis]:
         Analysis(
             "load_sweep",
             "load_sweep",
-            tables=[Table("fixture_sweep", sweep, columns, "load_sweep")],
+            tables=[Table("fixture_sweep", sweep, columns, "load_sweep"), knee_table(), curve_table()],
             findings=[
                 Finding("fixture_knee", {"knee": 11.8, "low": 10.0, "high": 14.0}, tables=("fixture_sweep",), weight=90,
                         stance="supports"),
@@ -121,6 +132,25 @@ def analyses() -> list[Analysis]:
             findings=[Finding("fixture_repeats", {"spread": 0.021, "starts": 0.034}, weight=70)],
         ),
     ]  # fmt: skip
+
+
+def knee_table() -> Table:
+    """Knee 11.8 (10 to 14) at the one shape."""
+    frame = pd.DataFrame(
+        [{"input_tokens": 128, "output_tokens": 32, "knee": 11.8, "knee_low": 10.0, "knee_high": 14.0}]
+    )
+    return Table("fixture_knee", frame, {"knee": ("", CALCULATED)}, "load_sweep", "knee")
+
+
+def curve_table() -> Table:
+    """The true curve with a band of 3 %."""
+    at = [1 + i / 4 for i in range(93)]
+    column = "output_throughput_tok_s"
+    frame = pd.DataFrame(
+        {"concurrency": at, column: [truth(c) for c in at], f"{column}_low": [truth(c) * 0.97 for c in at],
+         f"{column}_high": [truth(c) * 1.03 for c in at]}
+    )  # fmt: skip
+    return Table("fixture_curve", frame, {column: ("tok/s", CALCULATED)}, "load_sweep", "knee_curve")
 
 
 def info(**changes: Any) -> Mapping[str, Any]:
@@ -152,3 +182,36 @@ def info(**changes: Any) -> Mapping[str, Any]:
         "commands": ["pip install -e .", "snakemake --cores 1 all --configfile config/fixture.yaml"],
         **changes,
     }  # fmt: skip
+
+
+def words(language: str) -> Words:
+    """The catalogue of a language with the made-up study's own texts, which are the same in both."""
+    known = catalogue(language)
+    return Words(Catalogue(language, {**TEXTS, **known.texts}))
+
+
+def write_papers(folder: Path) -> dict[str, Path]:
+    """The paper in both languages and a comparison with a slower copy of the study, written as build writes them."""
+    from servelab.report import build, compare_page
+
+    made = {}
+    for language in ("en", "ko"):
+        files = folder / f"fixture-{language}"
+        files.mkdir(parents=True)
+        report = build.paper(analyses(), info(), points(), words(language), files, files.name)
+        for analysis in analyses():
+            for table in analysis.tables:
+                write_table(files, table)
+        made[language] = folder / f"fixture-{language}.html"
+        made[language].write_text(report.html, encoding="utf-8")
+    slower = points()
+    slower["output_throughput_tok_s"] *= 0.9
+    slower["session_id"] = slower["session_id"] + "-b"
+    other = {**info(), "study": "slower", "versions": {"servelab": "0.1.0", "server": "0.30.0"}}
+    files = folder / "fixture-compare"
+    files.mkdir()
+    a, b = Measured("fixture", info(), points()), Measured("slower", other, slower)
+    report = compare_page.page(a, b, words("en"), files, files.name)
+    made["compare"] = folder / "fixture-compare.html"
+    made["compare"].write_text(report.html, encoding="utf-8")
+    return made

@@ -140,7 +140,7 @@ def described(rows: pd.DataFrame) -> str:
         ("kv_cache_dtype", "kv_cache_dtype"),
         ("boot", "boot"),
     ):
-        if column not in rows:
+        if column not in rows or (column == "boot" and set(rows["workload_kind"]) != {"boot"}):
             continue
         known = sorted({_plain(v) for v in rows[column].dropna()})
         if known and (len(known) > 1 or known[0] not in ("", "0", "any")):

@@ -60,3 +60,17 @@ def apart(
     for i, place in zip(order, places, strict=True):
         out[i] = math.exp(place) if log else place
     return out
+
+
+def log_ticks(values: Sequence[float]) -> list[float]:
+    """Round numbers (1, 2, 5 × a power of ten) over the positive values of a log axis, at most about seven."""
+    known = [value for value in values if value > 0 and math.isfinite(value)]
+    if not known:
+        return []
+    low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
+    for steps in ((1, 2, 5), (1, 3), (1,)):
+        ticks = [step * 10.0**power for power in range(low, high + 1) for step in steps]
+        inside = [tick for tick in ticks if min(known) * 0.7 <= tick <= max(known) * 1.4]
+        if len(inside) <= 7:
+            return inside
+    return [10.0**power for power in range(low, high + 1, max(1, (high - low) // 6))]

@@ -53,7 +53,8 @@ ON_LIGHT, ON_DARK = (
 _USUAL = {
     "auto": 0, "bf16": 0, "bfloat16": 0, "default": 0, "on": 0, "graphs": 0, "first": 1, "restart": 0,
     "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 3, "int8": 2, "off": 1, "eager": 1, "hit": 2, "miss": 1,
-    "measured": 0, "calculated": 1,
+    "measured": 0, "calculated": 1, "p50": 0, "p90": 3, "p95": 1, "p99": 1, "max": 5, "running_mean": 0,
+    "waiting_mean": 1,
 }  # fmt: skip
 
 

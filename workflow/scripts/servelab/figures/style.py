@@ -17,7 +17,7 @@ import altair
 import pandas as pd
 
 from servelab.figures import palette
-from servelab.figures.geometry import apart, thin, tidy
+from servelab.figures.geometry import apart, log_ticks, thin, tidy
 from servelab.texts import Catalogue, catalogue
 
 FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, Apple SD Gothic Neo, Noto Sans CJK KR, sans-serif"
@@ -82,7 +82,7 @@ class Style:
         name = str(setting)
         if name not in self.places:
             usual, taken = palette.usual_place(name), set(self.places.values())
-            if usual is None or usual in taken:
+            if usual is None:
                 free = [place for place in range(len(palette.SERIES)) if place not in taken]
                 usual = free[0] if free else len(self.places) % len(palette.SERIES)
             self.places[name] = usual
@@ -137,11 +137,14 @@ class Style:
         form: str = ",~r",
         above: bool = False,
     ) -> dict[str, Any]:
-        """log: logarithmic scale. values: where ticks stand (thinned if many). form: d3 number format."""
+        """log: logarithmic scale. values: the data; x ticks stand there (thinned), log y ticks near them."""
         words = self.words.get(title, title)
         axis: dict[str, Any] = {"title": words, "format": form, "labelFlush": False}
         if len(values) > 0:
-            axis["values"] = thin(sorted({float(v) for v in values}), log=log, most=6 if self.narrow else 10)
+            known = sorted({float(v) for v in values if v > 0 or not log})
+            axis["values"] = (
+                log_ticks(known) if log and above else thin(known, log=log, most=6 if self.narrow else 10)
+            )
         else:
             axis["tickCount"] = 4 if above or self.narrow else 7
         if above:
@@ -381,7 +384,8 @@ class Style:
 
     def grid(self, panels: Sequence[Any], columns: int = 2) -> Chart:
         """Small multiples: panels in rows of `columns`, one below the other on a phone."""
-        return alt.concat(*panels, columns=1 if self.narrow else columns, spacing={"row": 34, "column": 30})
+        together = alt.concat(*panels, columns=1 if self.narrow else columns, spacing={"row": 34, "column": 30})
+        return together.resolve_scale(color="independent", shape="independent", strokeDash="independent")
 
 
 DEFAULT = "default"

@@ -1,0 +1,50 @@
+"""The made-up study's paper in both languages and a comparison, on disk, with its files beside it."""
+
+import asyncio
+import shutil
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import chromium  # noqa: E402
+import report_fixture  # noqa: E402
+
+AXE = HERE / "node_modules/axe-core/axe.min.js"
+
+
+@pytest.fixture(scope="session")
+def papers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """name → HTML file: en, ko, compare."""
+    if not chromium.COMMAND:
+        pytest.fail("no chromium on the PATH: install Debian's package chromium")
+    return report_fixture.write_papers(tmp_path_factory.mktemp("papers"))
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """axe-core's source, put there by `npm ci` in tests/browser."""
+    if not AXE.exists():
+        if not shutil.which("npm"):
+            pytest.fail("axe-core is missing and there is no npm to install it")
+        pytest.fail("axe-core is missing: run `npm ci --prefix tests/browser`")
+    return AXE.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def browse(tmp_path: Path) -> Callable[[Callable[[chromium.Page], Awaitable[Any]]], Any]:
+    """Run a scenario in a fresh browser; downloads go to tmp_path."""
+
+    def run(scenario: Callable[[chromium.Page], Awaitable[Any]]) -> Any:
+        async def whole() -> Any:
+            async with chromium.page(tmp_path) as page:
+                return await scenario(page)
+
+        return asyncio.run(whole())
+
+    return run
