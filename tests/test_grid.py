@@ -75,6 +75,15 @@ def test_experiments_have_servers_of_their_own_unless_shared(root: Path) -> None
     assert shared.path(shared.points[2]) == f"results/small/b/{shared.slug}/start-1/c4-i8-o4-r1.arrow"
 
 
+def test_same_load_of_two_experiments_on_a_shared_server_is_two_points(root: Path) -> None:
+    """Each experiment has its own point of it, under its own key: neither takes the other's place."""
+    (shared,) = starts(root, experiments={"a": sweep(), "b": sweep()}, share_servers=True)
+    keys = {shared.key(point): shared.path(point) for point in shared.points}
+    assert len(keys) == len(set(keys.values())) == 4
+    separate = starts(root, experiments={"a": sweep(), "b": sweep()})
+    assert not keys.keys() & {start.key(point) for start in separate for point in start.points}
+
+
 def test_same_load_in_two_experiments_is_two_measurements(root: Path) -> None:
     """Keys differ between experiments with servers of their own, and between starts and repeats."""
     made = starts(root, experiments={"a": sweep(starts=2, repeats=2), "b": sweep()})

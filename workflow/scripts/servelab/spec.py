@@ -182,7 +182,8 @@ class ServerStart:
         return {
             "measurement_version": self.measurement_version,
             "server": self.server_identity(),
-            "experiment": self.experiment,
+            # On a shared server two experiments that ask for the same load measure it once each.
+            "experiment": self.experiment or f"shared/{point.experiment}",
             "seed": self.seed,
             "start": self.start,
             "boot": self.boot,
