@@ -5,7 +5,8 @@ import argparse
 import json
 from pathlib import Path
 
-from servelab import analysis_input, study_analysis, study_info
+from servelab import analysis_input, recommend, study_analysis, study_info
+from servelab.records import write_atomically
 from servelab.report import tables
 
 
@@ -26,6 +27,8 @@ def main() -> None:
     data = source.data(tables.read_points(folder))
     analyses = study_analysis.analyse(data, source.experiments)
     tables.write_analyses(folder, analyses, study_info.about(source, data))
+    for name, text in recommend.artefacts(data.study.study, data.study.objective, analyses[-1]).items():
+        write_atomically(folder / name, text.encode("utf-8"))
     measured = sum(analysis.status != "not_measured" for analysis in analyses)
     print(f"[analyse] {measured} of {len(analyses)} analyses have data", flush=True)
 
