@@ -146,7 +146,7 @@ class Project:
         """The command line of a run."""
         return [sys.executable, "-m", "snakemake", "--cores", "1", *(words or ("all",))]
 
-    def run(self, *words: str, timeout_s: float = 120) -> Run:
+    def run(self, *words: str, timeout_s: float = 400) -> Run:
         """Write the study to config/config.yaml and run `snakemake --cores 1 <words>` (default: all)."""
         self.write("config/config.yaml", self.study)
         before = self.server_starts()

@@ -117,3 +117,27 @@ def test_measured_with_its_own_words_for_the_job(root: Path) -> None:
 
     (start,) = starts(root, experiments={"load_sweep": sweep(repeats=250)})
     assert len(canonical_json(start.to_json()).encode()) < 128 * 1024
+
+
+def test_files_that_make_a_load_are_known_by_content(root: Path) -> None:
+    """A trace or text that changes under its name is another measurement; one that is missing is an error."""
+    trace, text = root / "arrivals.txt", root / "words.txt"
+    experiments = {
+        "open_loop": {"traces": ["arrivals.txt"], "rates": [], "processes": [], "input_tokens": 8, "output_tokens": 4},
+        "perplexity": {"text": "words.txt", "kv_cache_dtype": ["auto"], "segments": 1, "segment_tokens": 8, "repeats": 1},
+    }
+
+    def keys() -> list[str]:
+        return [start.key(point) for start in starts(root, experiments=experiments) for point in start.points]
+
+    with pytest.raises(ConfigError, match=r"experiments.open_loop.traces: 'arrivals.txt' is not possible here"):
+        keys()
+    trace.write_text("0.0\n0.5\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"experiments.perplexity.text: 'words.txt' is not possible here"):
+        keys()
+    text.write_text("so many words " * 400, encoding="utf-8")
+    before = keys()
+    assert keys() == before and len(before) == 2
+    trace.write_text("0.0\n0.7\n", encoding="utf-8")
+    text.write_text("other words " * 400, encoding="utf-8")
+    assert not set(keys()) & set(before)

@@ -14,7 +14,7 @@ import pytest
 from project_folder import Project, Run
 from servelab.records import read_point
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 TABLES_AND_REPORT = ["analyse", "report", "summarise"]
 

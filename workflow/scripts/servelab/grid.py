@@ -7,7 +7,7 @@ from typing import Any
 
 from servelab import experiments
 from servelab.canonical import digest, path_number
-from servelab.config import check
+from servelab.config import check, content
 from servelab.config.errors import ConfigError, Problem
 from servelab.config.load import LoadedStudy
 from servelab.config.schema import Experiment
@@ -70,6 +70,11 @@ def _of_experiment(loaded: LoadedStudy, name: str, config: Experiment) -> Iterat
         plans = list(module.expand(config))
     except ValueError as error:
         raise ConfigError([_senseless(name, config, str(error))]) from error
+    key = f"experiments.{name}"
+    plans = [
+        replace(plan, workloads=tuple((n, content.with_content(key, w, loaded.root)) for n, w in plan.workloads))
+        for plan in plans
+    ]
     chosen = config.models or list(loaded.models)
     for model_name in chosen:
         model = loaded.models[model_name]

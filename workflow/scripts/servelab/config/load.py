@@ -32,7 +32,7 @@ class LoadedStudy:
     """A study that can be measured: the checked config and what its names stand for.
 
     experiments: name → its kind's Config, enabled ones only, in the order of the config. raw: the config as JSON
-    values, without command keys, from which `load` makes the same study again.
+    values, without command keys, from which `load` makes the same study again. root: the project's folder.
     """
 
     study: Study
@@ -42,6 +42,7 @@ class LoadedStudy:
     model_configs: Mapping[str, ModelConfig]
     experiments: Mapping[str, Experiment]
     raw: Mapping[str, Any] = field(default_factory=dict)
+    root: Path = Path()
 
     def canonical(self) -> str:
         """The raw config as canonical JSON: what travels to the scripts."""
@@ -78,7 +79,7 @@ def load(raw: Mapping[str, Any], root: Path) -> LoadedStudy:
     kinds = _experiments(study, specs)
     if not kinds:
         raise ConfigError([Problem("experiments", list(study.experiments), "at least one that is enabled")])
-    loaded = LoadedStudy(study, engine, engine_config, specs, configs, kinds, _jsonable(values))
+    loaded = LoadedStudy(study, engine, engine_config, specs, configs, kinds, _jsonable(values), root)
     check.options(loaded)
     return loaded
 
