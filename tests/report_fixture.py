@@ -1,4 +1,6 @@
-"""A made-up study with known numbers: what the report's tests and its author look at while no server has run."""
+"""A made-up study with known numbers: what the report's tests and its author look at while no server has
+run.
+"""
 
 import math
 import random
@@ -34,9 +36,6 @@ TEXTS: dict[str, str] = {
     "experiments.validity.question": "Which points may be believed?",
     "experiments.what_to_set.title": "What to set",
     "tables.fixture_sweep.title": "Throughput and latency at each concurrency",
-    "tables.knee.title": "Where throughput stops following concurrency",
-    "tables.knee.columns.knee": "Knee",
-    "tables.knee_curve.title": "The fitted curve",
     "tables.fixture_excluded.title": "Points that were not believed without reserve",
     "tables.knee.title": "Where throughput stops following concurrency",
     "tables.knee.columns.knee": "Knee",
@@ -57,7 +56,7 @@ def truth(concurrency: float, capacity: float = 12.5, single: float = 8.6) -> fl
 
 def points(repeats: int = 3, many: int = 0) -> pd.DataFrame:
     """Rows of a load sweep and a repeatability experiment; `many` adds that many further rows."""
-    rng = random.Random(7)  # noqa: S311
+    rng = random.Random(7)
     rows = [_row(rng, "load_sweep", c, repeat) for c in CONCURRENCY for repeat in range(1, repeats + 1)]
     rows += [_row(rng, "repeatability", 8, repeat, start) for start in (1, 2, 3) for repeat in range(1, 6)]
     rows += [_row(rng, "load_sweep", CONCURRENCY[i % 7], 10 + i) for i in range(many)]
@@ -191,7 +190,9 @@ def words(language: str) -> Words:
 
 
 def write_papers(folder: Path) -> dict[str, Path]:
-    """The paper in both languages and a comparison with a slower copy of the study, written as build writes them."""
+    """The paper in both languages and a comparison with a slower copy of the study, written as build writes
+    them.
+    """
     from servelab.report import build, compare_page
 
     made = {}

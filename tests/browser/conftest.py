@@ -13,6 +13,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import chromium  # noqa: E402
+
 import report_fixture  # noqa: E402
 
 AXE = HERE / "node_modules/axe-core/axe.min.js"

@@ -49,7 +49,9 @@ async def until(page: Page, condition: str) -> None:
 def test_nothing_leaves_the_page_and_the_console_stays_empty(
     browse: Browse, papers: dict[str, Path], name: str
 ) -> None:
-    """Opening, pointing at every figure and changing the theme asks for nothing outside and prints nothing."""
+    """Opening, pointing at every figure and changing the theme asks for nothing outside and prints
+    nothing.
+    """
 
     async def scenario(page: Page) -> None:
         await page.size(1280)
@@ -72,7 +74,9 @@ def test_nothing_leaves_the_page_and_the_console_stays_empty(
 def test_nothing_is_wider_than_the_page(
     browse: Browse, papers: dict[str, Path], name: str, width: int
 ) -> None:
-    """From a phone to a 4K screen the page never scrolls sideways; only tables and code may, inside themselves."""
+    """From a phone to a 4K screen the page never scrolls sideways; only tables and code may, inside
+    themselves.
+    """
 
     async def scenario(page: Page) -> None:
         await page.size(width, mobile=width < 500)

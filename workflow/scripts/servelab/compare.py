@@ -1,7 +1,9 @@
 """Two studies side by side: what changed in settings and versions, and which differences both could see.
 
-A load is comparable if experiment kind, model, server options and workload are the same in both. Its ratio is of
-the server starts' means of logarithms, the start being the unit (variance.py); a percentile enters as one value a
+A load is comparable if experiment kind, model, server options and workload are the same in both. Its ratio
+is of
+the server starts' means of logarithms, the start being the unit (variance.py); a percentile enters as one
+value a
 point, never pooled over points. A difference is seen if the ratio's interval excludes 1.
 """
 
@@ -43,7 +45,8 @@ def read(folder: Path) -> Measured:
 def analyse(a: Measured, b: Measured) -> Analysis:
     """Settings that changed and a ratio for each common load and quantity; findings for what was seen."""
     settings = pd.DataFrame(changes(a.info, b.info), columns=["setting", "a", "b"])
-    frame = pd.DataFrame(list(_ratios(a, b)))
+    rows = list(_ratios(a, b))
+    frame = pd.DataFrame(rows)
     tables = [Table("changed_settings", settings, template="compare_settings")]
     findings: list[Finding] = []
     if len(frame):
@@ -55,7 +58,7 @@ def analyse(a: Measured, b: Measured) -> Analysis:
             "points": ("", MEASURED),
         }
         tables.append(Table("ratios", frame, columns, template="compare_ratios"))
-        findings = [_finding(row) for row in frame.to_dict("records")]
+        findings = [_finding(row) for row in rows]
     return Analysis(KIND, tables=tables, findings=sorted(findings, key=lambda f: -f.weight))
 
 

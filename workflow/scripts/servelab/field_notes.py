@@ -1,7 +1,8 @@
 """What a study has for each id of config/references/field-notes-2026-10-07.csv: one matcher an id.
 
 Most are read from the points; a few from an experiment's own table, where only its analysis knows the
-quantity (miss and hit, perplexity). An id without a matcher here would be a hole: a test holds the two together.
+quantity (miss and hit, perplexity). An id without a matcher here would be a hole: a test holds the two
+together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -161,7 +162,9 @@ def _selected(table: Table, where: Mapping[str, object]) -> tuple[pd.DataFrame, 
 
 
 def _relative_error(_: Sequence[Analysis], points: pd.DataFrame) -> Counterpart | None:
-    """Bytes per token of the log against the formula: the measured ratio's distance comes from kv_capacity."""
+    """Bytes per token of the log against the formula: the measured ratio's distance comes from
+    kv_capacity.
+    """
     return _from_table("kv_capacity", "", "relative_error", {})(_, points)
 
 

@@ -1,11 +1,13 @@
 """A reference beside the study: for each of its ids, the study's own value under the nearest condition.
 
 A reference is config/references/<name>.csv with the columns id, experiment, model, condition, metric, unit,
-value, low, high, status, note. A matcher (see field_notes.py) finds what this study has for an id; «nothing» is
+value, low, high, status, note. A matcher (see field_notes.py) finds what this study has for an id;
+«nothing» is
 an answer too.
 
 A matcher reads the points (one row a point) or an experiment's tables. Where the nearest condition is not the
-reference's own, the counterpart says which it is. Absolute values of another machine or model are never judged:
+reference's own, the counterpart says which it is. Absolute values of another machine or model are never
+judged:
 the comparison is of shape (ratios, signs, order), and the report says so.
 """
 

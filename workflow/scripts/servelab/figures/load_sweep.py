@@ -5,7 +5,7 @@ import math
 import pandas as pd
 
 from servelab.claims import Analysis, Figure
-from servelab.figures.series import Series, frame_of, id_of, series_of
+from servelab.figures.series import Series, frame_of, id_of, means_of, middle_points, series_of, sound
 from servelab.figures.style import Chart, Rule, Style
 
 THROUGHPUT = "output_throughput_tok_s"
@@ -57,8 +57,8 @@ def _throughput(series: Series, analysis: Analysis, style: Style, count: int) ->
             layers.append(style.band(curve, x, y, *ends))
         layers.append(style.line(curve, x, y, markers=False))
     else:
-        means = series.points[series.points["verdict"] != "invalid"].groupby("concurrency", as_index=False)[THROUGHPUT]
-        layers.append(style.line(means.mean(), x, y, markers=False))
+        means = means_of(sound(series.points), ["concurrency"], THROUGHPUT)
+        layers.append(style.line(means, x, y, markers=False))
     layers.append(style.points(series.points, x, y, tooltip=("repeat", "start", "preemptions"), size=40))
     rules = knee_rules(series, analysis, style)
     if rules:
@@ -103,11 +103,9 @@ def _latency(series: Series, metric: str, style: Style) -> Chart:
     width, height = style.panel_width(2), 220
     x = style.x("concurrency", "axes.concurrency", log=True, values=list(series.points["concurrency"]))
     y = style.y("value_ms", f"axes.{metric}", log=True, values=list(long["value_ms"]))
-    # The line runs through the middle point of each concurrency: an existing point, not a mean of percentiles.
-    sound = long[long["verdict"] != "invalid"]
-    middle = sound.groupby(["quantile", "concurrency"], as_index=False)["value_ms"].quantile(
-        0.5, interpolation="lower"
-    )
+    # The line runs through the middle point of each concurrency: an existing point, not a mean of
+    # percentiles.
+    middle = middle_points(sound(long), ["quantile", "concurrency"], "value_ms")
     layers = [
         style.line(middle, x, y, "quantile", settings, markers=False),
         style.points(long, x, y, "quantile", settings, tooltip=("repeat", "start")),
@@ -117,12 +115,14 @@ def _latency(series: Series, metric: str, style: Style) -> Chart:
 
 
 def _queue(series: Series, style: Style, count: int) -> Chart:
-    long = series.points.melt(["concurrency", "verdict"], list(QUEUE), "where", "requests").dropna(subset=["requests"])
-    names = {name: style.words.get(f"columns.{name}", name) for name in QUEUE}
+    long = series.points.melt(["concurrency", "verdict"], list(QUEUE), "where", "requests").dropna(
+        subset=["requests"]
+    )
+    names: dict[object, str] = {name: style.words.get(f"columns.{name}", name) for name in QUEUE}
     x = style.x("concurrency", "axes.concurrency", log=True, values=list(series.points["concurrency"]))
     y = style.y("requests", "axes.requests", zero=True)
     height, width = 210, 0 if count == 1 else style.panel_width(2)
-    means = long[long["verdict"] != "invalid"].groupby(["where", "concurrency"], as_index=False)["requests"].mean()
+    means = means_of(sound(long), ["where", "concurrency"], "requests")
     layers = [
         style.line(means, x, y, "where", QUEUE, markers=False),
         style.points(long, x, y, "where", QUEUE),
@@ -140,11 +140,12 @@ def _queue(series: Series, style: Style, count: int) -> Chart:
 def _values(found: list[Series], analysis: Analysis) -> dict[str, object]:
     """Numbers for caption and alt text, of all series together."""
     points = pd.concat([series.points for series in found])
-    sound = points[points["verdict"] != "invalid"]
+    rows = sound(points)
     knee = frame_of(analysis, "knee")
     knees = knee["knee"].dropna() if knee is not None and "knee" in knee else pd.Series(dtype=float)
-    best = sound.loc[sound[THROUGHPUT].astype(float).idxmax()]
-    low, high = sound["concurrency"].min(), sound["concurrency"].max()
+    best = rows.sort_values(THROUGHPUT).iloc[-1]
+    capacity = points["capacity_requests"].dropna()
+    low, high = rows["concurrency"].min(), rows["concurrency"].max()
     return {
         "points": len(points),
         "invalid": int((points["verdict"] == "invalid").sum()),
@@ -154,8 +155,8 @@ def _values(found: list[Series], analysis: Analysis) -> dict[str, object]:
         "best": float(best[THROUGHPUT]),
         "best_at": float(best["concurrency"]),
         "knee": float(knees.iloc[0]) if len(knees) else None,
-        "capacity": float(points["capacity_requests"].median()) if points["capacity_requests"].notna().any() else None,
-        "ttft_low": float(sound[sound["concurrency"] == low]["ttft_p50_ms"].median()),
-        "ttft_high": float(sound[sound["concurrency"] == high]["ttft_p50_ms"].median()),
-        "waiting": float(sound[sound["concurrency"] == high]["waiting_mean"].astype(float).mean()),
+        "capacity": float(capacity.median()) if len(capacity) else None,
+        "ttft_low": float(rows[rows["concurrency"] == low]["ttft_p50_ms"].median()),
+        "ttft_high": float(rows[rows["concurrency"] == high]["ttft_p50_ms"].median()),
+        "waiting": float(rows[rows["concurrency"] == high]["waiting_mean"].astype(float).mean()),
     }

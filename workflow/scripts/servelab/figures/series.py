@@ -1,4 +1,6 @@
-"""What the figures of a sweep share: its series (one server and one load shape each), names, tables by template."""
+"""What the figures of a sweep share: its series (one server and one load shape each), names, tables by
+template.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +15,9 @@ MOST_PANELS = 6
 
 @dataclass(frozen=True)
 class Series:
-    """One server and one load shape of a sweep. key: its values of SHAPE; name: what tells it from the others."""
+    """One server and one load shape of a sweep. key: its values of SHAPE; name: what tells it from the
+    others.
+    """
 
     key: Mapping[str, object]
     name: str
@@ -44,7 +48,9 @@ def id_of(analysis: Analysis, template: str) -> str:
 
 
 def series_of(points: pd.DataFrame, axis: str) -> list[Series]:
-    """The series of a sweep, those with at least two values of `axis`, at most MOST_PANELS, the longest first."""
+    """The series of a sweep, those with at least two values of `axis`, at most MOST_PANELS, the longest
+    first.
+    """
     measured = points[points[axis].notna() & points["status"].eq("ok")]
     names = [name for name in SHAPE if name in measured]
     varied = [name for name in names if measured[name].nunique(dropna=False) > 1]
@@ -54,6 +60,25 @@ def series_of(points: pd.DataFrame, axis: str) -> list[Series]:
         if rows[axis].nunique() > 1
     ]
     return sorted(found, key=lambda series: -len(series.points))[:MOST_PANELS]
+
+
+def middle_points(rows: pd.DataFrame, by: Sequence[str], column: str) -> pd.DataFrame:
+    """For each group the lower middle value: a value that was measured, not a mean of percentiles."""
+    grouped: pd.DataFrame = rows.groupby(list(by), as_index=False)[[column]].quantile(
+        0.5, interpolation="lower"
+    )
+    return grouped
+
+
+def means_of(rows: pd.DataFrame, by: Sequence[str], column: str) -> pd.DataFrame:
+    """For each group the mean of a rate or a count."""
+    grouped: pd.DataFrame = rows.groupby(list(by), as_index=False)[[column]].mean()
+    return grouped
+
+
+def sound(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows that are not invalid."""
+    return rows[rows["verdict"] != "invalid"]
 
 
 def _groups(rows: pd.DataFrame, names: Sequence[str]) -> Iterator[tuple[tuple[object, ...], pd.DataFrame]]:

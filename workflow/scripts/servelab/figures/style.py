@@ -384,7 +384,9 @@ class Style:
 
     def grid(self, panels: Sequence[Any], columns: int = 2) -> Chart:
         """Small multiples: panels in rows of `columns`, one below the other on a phone."""
-        together = alt.concat(*panels, columns=1 if self.narrow else columns, spacing={"row": 34, "column": 30})
+        together = alt.concat(
+            *panels, columns=1 if self.narrow else columns, spacing={"row": 34, "column": 30}
+        )
         return together.resolve_scale(color="independent", shape="independent", strokeDash="independent")
 
 

@@ -17,8 +17,8 @@ from servelab.report.words import Words
 _RATIO_UNITS = {"x": 1.0, "%": 0.0}  # unit of a shape → the value that means «no change»
 _CHANGES = ("_ratio", "_change")
 POINT_COLUMNS = (
-    "experiment", "slug", "start", "repeat", "point", "verdict", "cause", "output_throughput_tok_s", "ttft_p50_ms",
-    "itl_p99_ms", "preemptions",
+    "experiment", "slug", "start", "repeat", "point", "verdict", "cause", "output_throughput_tok_s",
+    "ttft_p50_ms", "itl_p99_ms", "preemptions",
 )  # fmt: skip
 
 
@@ -110,7 +110,9 @@ def _reference_row(row: Reference, found: Counterpart | None, words: Words) -> R
 
 
 def direction(row: Reference, found: Counterpart) -> str:
-    """Whether a change goes the same way in both: same, opposite, flat (ours is within 2 % of none), absolute."""
+    """Whether a change goes the same way in both: same, opposite, flat (ours is within 2 % of none),
+    absolute.
+    """
     if (
         row.unit not in _RATIO_UNITS
         or not row.metric.endswith(_CHANGES)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from servelab import cite, references
+from servelab import cite, recommend, references
 from servelab.claims import NOT_MEASURED, Analysis, Table
+from servelab.config.schema import Objective
 from servelab.records import write_atomically
 from servelab.report import answers, back, doubts, front
 from servelab.report.page import render
@@ -81,6 +82,7 @@ def paper(
         last = [s for s in sections if s.kind in LAST_KINDS[LAST_KINDS.index(doubts.KIND) + 1 :]]
         sections = [s for s in sections if s not in last] + [doubts.section(points, count, maker), *last]
     _unique_ids(sections)
+    _add_listings(sections, analyses, info, words, figures_dir)
     reference, reference_absent = _reference(config, analyses, points, words)
     title = study_title(info, words)
     measured = info.get("measured") or []
@@ -144,6 +146,30 @@ def study_title(info: Mapping[str, Any], words: Words) -> str:
     config = info.get("config") or {}
     given = (config.get("report") or {}).get("title")
     return str(given) if given else words("report.default_title", models=_models(info, words))
+
+
+def _add_listings(
+    sections: Sequence[SectionView],
+    analyses: Sequence[Analysis],
+    info: Mapping[str, Any],
+    words: Words,
+    figures_dir: Path | None,
+) -> None:
+    """What can be pasted from the recommendation (command lines, alerting rules), in the page and as
+    files.
+    """
+    config = info.get("config") or {}
+    bounds = {key: float(value) for key, value in (config.get("objective") or {}).items()}
+    for analysis in analyses:
+        if analysis.kind != recommend.KIND or analysis.status == NOT_MEASURED:
+            continue
+        files = recommend.artefacts(str(info.get("study", "")), Objective(**bounds), analysis)
+        for section in (s for s in sections if s.kind == recommend.KIND):
+            section.listings = [
+                (name, words(f"listings.{name.split('.')[0]}"), text) for name, text in files.items()
+            ]
+        for name, text in files.items() if figures_dir is not None else ():
+            write_atomically(figures_dir / name, text.encode("utf-8"))
 
 
 def _contents(

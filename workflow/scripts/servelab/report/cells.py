@@ -35,7 +35,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Head:
-    """A column's head. status: set apart only where it is «calculated» (the note says the rest is measured)."""
+    """A column's head. status: set apart only where it is «calculated» (the note says the rest is
+    measured).
+    """
 
     name: str
     unit: str = ""
@@ -179,7 +181,7 @@ def _value(value: object, name: str, unit: str, words: Words, digits: int = 4) -
         return "–"
     if isinstance(value, str):
         group = TRANSLATED.get(name)
-        return words.optional(f"{group}.{value}", value) if group else _list_text(value)
+        return words.optional(f"{group}.{value}", value) if group else shortened(_list_text(value))
     if isinstance(value, bool) or type(value).__name__ == "bool":
         return words("yes") if value else words("no")
     return figure(value, unit, digits)
@@ -195,6 +197,11 @@ def _list_text(value: str) -> str:
         if isinstance(items, list) and all(isinstance(item, (str, int, float)) for item in items):
             return " ".join(figure(item, "", 4) if not isinstance(item, str) else item for item in items)
     return value
+
+
+def shortened(text: str, most: int = 400) -> str:
+    """A long text cut at a word, with an ellipsis: the CSV has it whole."""
+    return text if len(text) <= most else text[:most].rsplit(" ", 1)[0] + " …"
 
 
 def figure(value: object, unit: str, digits: int = 4) -> str:

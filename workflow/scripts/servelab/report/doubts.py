@@ -6,7 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from servelab.claims import MEASURED, Table
+from servelab.claims import MEASURED, Analysis, Table
+from servelab.figures import validity
 from servelab.gates.evidence import Reason
 from servelab.report.front import Counts
 from servelab.report.sections import Sections, SectionView, Sentence
@@ -33,6 +34,7 @@ def section(points: pd.DataFrame, count: Counts, maker: Sections) -> SectionView
     if len(table.frame):
         laid_out = maker.table(table)
         view.tables = [replace(laid_out, struck=[False] * len(laid_out.rows))]
+    view.figures = maker.drawn(Analysis(KIND), validity.figures) if count.points else []
     links = tuple((f"t-{t.id}", words("report.table_n", n=t.number)) for t in view.tables)
     view.sentences = [Sentence(words("doubts.counts", vars(count)), MEASURED, links=links)]
     return view

@@ -9,7 +9,7 @@ import pandas as pd
 
 from servelab import redact
 from servelab.claims import MEASURED, NOT_MEASURED, Analysis, Table
-from servelab.report.sections import SectionView, Sentence, Sections, heaviest
+from servelab.report.sections import Sections, SectionView, Sentence, heaviest
 from servelab.report.words import Words
 from servelab.texts import significant
 
@@ -184,7 +184,9 @@ def sessions_table(info: Mapping[str, Any]) -> Table | None:
 
 
 def command_lines(info: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """One shell line a server configuration, secrets hidden; ports and names of a start vary, so the first is shown."""
+    """One shell line a server configuration, secrets hidden; ports and names of a start vary, so the first
+    is shown.
+    """
     out: dict[str, str] = {}
     for session in info.get("sessions") or []:
         argv = session.get("argv")

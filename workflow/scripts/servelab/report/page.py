@@ -1,4 +1,6 @@
-"""A self-contained page: template, style sheet, fonts and scripts in one file under a strict security policy."""
+"""A self-contained page: template, style sheet, fonts and scripts in one file under a strict security
+policy.
+"""
 
 import base64
 import gzip

@@ -47,6 +47,7 @@ class SectionView:
     sentences: list[Sentence] = field(default_factory=list)
     tables: list[TableView] = field(default_factory=list)
     figures: list[FigureView] = field(default_factory=list)
+    listings: list[tuple[str, str, str]] = field(default_factory=list)  # file name, title, text
 
     @property
     def parts(self) -> list[tuple[str, TableView | FigureView]]:
@@ -92,7 +93,7 @@ class Sections:
             view.reason = reason_text(analysis, words)
         view.tables = [self.table(table) for table in analysis.tables]
         if draw is not None and analysis.status != NOT_MEASURED:
-            view.figures = self._figures(analysis, draw)
+            view.figures = self.drawn(analysis, draw)
         ordered = sorted(analysis.findings, key=lambda finding: -finding.weight)
         view.sentences = [self.sentence(finding) for finding in ordered]
         return view
@@ -121,7 +122,8 @@ class Sections:
             links=tuple((anchor, self.words("report.table_n", n=number)) for anchor, number in links),
         )
 
-    def _figures(self, analysis: Analysis, draw: Draw) -> list[FigureView]:
+    def drawn(self, analysis: Analysis, draw: Draw) -> list[FigureView]:
+        """An analysis's figures, numbered, with their files' names relative to the page."""
         views = figure_views(
             with_points(analysis, self.points),
             draw,
@@ -139,7 +141,8 @@ class Sections:
 
 
 def with_points(analysis: Analysis, points: pd.DataFrame) -> Analysis:
-    """The analysis with the rows of its points as one more table, `points`: figures draw raw points under summaries.
+    """The analysis with the rows of its points as one more table, `points`: figures draw raw points under
+    summaries.
 
     The rows are the experiment's own, or all of them for an analysis of the whole study.
     """

@@ -37,7 +37,7 @@ class Words:
         """Whether the catalogue has this id."""
         return key in self.catalogue.texts
 
-    def __call__(self, key: str, values: Mapping[str, object] | None = None, **more: object) -> str:
+    def __call__(self, key: str, values: Mapping[str, object] | None = None, /, **more: object) -> str:
         """The text with this id and its values; «id» (and noted as missing) if it or a value is not there."""
         try:
             return self.catalogue.text(key, {**(values or {}), **more})
