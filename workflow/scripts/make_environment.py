@@ -6,6 +6,7 @@ It is apart from servelab's: vLLM and Snakemake want different numpy releases. `
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -34,14 +35,14 @@ def make(requirements: Path, torch: str, torch_index: str, output: Path) -> None
     python = output / "bin/python"
     if torch:
         # The build for CPUs lies on PyTorch's own index, unless pip here is set up to find one elsewhere.
-        local = ["install", "--quiet", "--no-deps", "--retries", "1"]
+        local = ["install", "--quiet", "--no-deps", "--no-compile", "--retries", "1"]
         say(f"installing {torch}+cpu")
         if not pip(python, *local, f"{torch}+cpu") and not (
             torch_index and pip(python, *local, "--extra-index-url", torch_index, f"{torch}+cpu")
         ):
             raise SystemExit(f"[environment] {torch}+cpu was found neither by pip nor on {torch_index}; see above")
     say(f"installing the {_pins(requirements)} packages of {requirements}")
-    if not pip(python, "install", "--quiet", "--no-deps", "--require-hashes", "-r", str(requirements)):
+    if not pip(python, "install", "--quiet", "--no-deps", "--no-compile", "--require-hashes", "-r", str(requirements)):
         raise SystemExit(f"[environment] {requirements} could not be installed; the lines above say why")
     versions = _versions(python)
     marker = {"made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "versions": versions}
@@ -54,12 +55,17 @@ def _pins(requirements: Path) -> int:
 
 
 def _versions(python: Path) -> dict[str, str]:
+    # Imports what a server imports, so that the byte code of just that is compiled here and not in a measured start.
     program = (
         "import json, platform, torch, vllm; from importlib.metadata import distributions as d; "
+        "import vllm.entrypoints.openai.api_server, vllm.v1.engine.core, vllm.v1.executor.multiproc_executor; "
+        "import vllm.v1.worker.cpu_worker, vllm.model_executor.models.llama, vllm.v1.attention.backends.cpu_attn; "
         "print(json.dumps({**{x.metadata['Name']: x.version for x in d()}, 'vllm': vllm.__version__, "
         "'torch': torch.__version__, 'python': platform.python_version()}))"
     )
-    done = subprocess.run([str(python), "-c", program], capture_output=True, text=True, check=False)
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [str(python), "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
     if done.returncode != 0:
         raise SystemExit(f"[environment] the server cannot be imported:\n{done.stderr[-2000:]}")
     versions: dict[str, str] = json.loads(done.stdout.strip().splitlines()[-1])
