@@ -149,6 +149,10 @@ class Project:
     def run(self, *words: str, timeout_s: float = 400) -> Run:
         """Write the study to config/config.yaml and run `snakemake --cores 1 <words>` (default: all)."""
         self.write("config/config.yaml", self.study)
+        return self.run_as_is(*words, timeout_s=timeout_s)
+
+    def run_as_is(self, *words: str, timeout_s: float = 400) -> Run:
+        """Run Snakemake with the config that is there."""
         before = self.server_starts()
         done = subprocess.run(
             self.command(*words),

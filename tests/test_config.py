@@ -224,6 +224,15 @@ def test_set_changes_one_key_and_is_no_part_of_the_study(root: Path) -> None:
     assert planned(loaded.raw, root).canonical() == loaded.canonical()
 
 
+def test_set_takes_lists_from_the_command_line(root: Path) -> None:
+    """`set=[a=[1,2],b=3]` is no YAML, so it arrives as one text; its lists and mappings are read all the same."""
+    text = "[experiments.load_sweep.concurrency=[1,2,4], server.max_num_seqs=16,report={title: a, authors: [b, c]}]"
+    loaded = planned({**small_study(), "set": text}, root)
+    assert loaded.experiments["load_sweep"].concurrency == [1, 2, 4]  # type: ignore[attr-defined]
+    assert loaded.study.server["max_num_seqs"] == 16
+    assert (loaded.study.report.title, loaded.study.report.authors) == ("a", ["b", "c"])
+
+
 def test_named_engine_can_be_changed_in_single_keys(root: Path) -> None:
     """`use:` takes a named engine and what is written beside it wins; its environment is merged."""
     raw = changed("engine", {"use": "fake", "environment": {"OMP_NUM_THREADS": 2}, "startup_timeout_s": 77})

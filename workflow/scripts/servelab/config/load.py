@@ -98,7 +98,7 @@ def for_analysis(raw: Mapping[str, Any]) -> tuple[Study, dict[str, Experiment]]:
 def _overridden(raw: Mapping[str, Any]) -> dict[str, Any]:
     values = {key: value for key, value in raw.items() if key not in COMMAND_KEYS}
     overrides = raw.get("set") or []
-    words = [overrides] if isinstance(overrides, str) else list(overrides)
+    words = _override_words(overrides) if isinstance(overrides, str) else list(overrides)
     for word in words:
         if "=" not in str(word):
             raise ConfigError([Problem("set", word, "key.path=value, as in set=[experiments.load_sweep.starts=2]")])
@@ -110,6 +110,19 @@ def _overridden(raw: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError([Problem("set", overrides, str(error).splitlines()[0])]) from error
     assert isinstance(merged, dict)
     return {str(key): value for key, value in merged.items()}
+
+
+def _override_words(text: str) -> list[str]:
+    """[a.b=1,c.d=[1,2]] as its words: no YAML for a list within a text, so Snakemake hands it over as it is."""
+    inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    words, depth = [""], 0
+    for letter in inner:
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and depth == 0:
+            words.append("")
+        else:
+            words[-1] += letter
+    return [word.strip() for word in words]
 
 
 def _jsonable(values: Mapping[str, Any]) -> dict[str, Any]:
