@@ -15,7 +15,7 @@ from servelab.sender import Sender
 from servelab.sse import EventStream, Tally, tally_reads
 
 RETRY_PAUSE_S = 0.02
-MAX_RETRY_PAUSE_S = 1.0
+MAX_RETRY_PAUSE_S = 0.25
 
 
 class Gate:
@@ -52,7 +52,7 @@ class Gate:
 class ClosedLoop:
     """Each slot sends its next request when its last one has ended, on the connection that has become free.
 
-    A slot whose request failed pauses before the next (20 ms, doubled up to 1 s), so that a broken server is
+    A slot whose request failed pauses before the next (20 ms, doubled up to 250 ms), so that a broken server is
     not hammered. steady_s: from when the last slot began to measure until the first had nothing left to send.
     """
 

@@ -26,8 +26,9 @@ class Exchange:
     """
 
     __slots__ = (
-        "carrier", "cause", "detail", "end_s", "framed", "group", "head", "index", "input_tokens", "intended_s",
-        "on_end", "output_tokens", "packed", "path", "payload", "reads", "role", "sent_s", "slot", "times", "watch",
+        "carrier", "cause", "detail", "end_s", "framed", "group", "head", "index", "input_tokens",
+        "intended_s", "on_end", "output_tokens", "packed", "path", "payload", "reads", "role",
+        "sent_s", "slot", "times", "watch",
     )  # fmt: skip
 
     def __init__(self, role: str, index: int, path: str, payload: bytes | None = None) -> None:

@@ -13,6 +13,7 @@ import asyncio
 import gc
 import resource
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,9 +23,16 @@ import uvloop
 from servelab.aiohttp_wire import AiohttpWire, needs_aiohttp, redirects
 from servelab.client import RawWire
 from servelab.drivers import ClosedLoop, Gate, Interference, OpenLoop
-from servelab.request_rows import Measurement, requests_table, series_table, tokens_received, window
 from servelab.metrics_poll import MetricsPoll, Parse
 from servelab.prompts import PromptSource
+from servelab.request_rows import (
+    Measurement,
+    requests_table,
+    send_lags_s,
+    series_table,
+    tokens_received,
+    window,
+)
 from servelab.sender import RunLimits, Sender, Wire
 from servelab.spec import Workload
 
@@ -93,7 +101,7 @@ async def run(
     zero, clock_zero = time.perf_counter(), time.time()
     try:
         driver = await _drive(sender, poll, limits)
-        await poll.fetch()
+        await poll.fetch("after")
     except asyncio.CancelledError:
         sender.stop("cancelled", "the run was stopped")
         raise
@@ -136,7 +144,7 @@ async def _drive(
     sender: Sender, poll: MetricsPoll, limits: RunLimits
 ) -> ClosedLoop | OpenLoop | Interference:
     async def before() -> None:
-        await poll.fetch()
+        await poll.fetch("before")
         poll.start(limits.poll_s)
 
     gate = Gate(before)
@@ -165,16 +173,16 @@ def _result(
 ) -> Measurement:
     table = requests_table(sender.finished, zero)
     readings = poll.readings(parse)
-    metrics = {"before": readings[0][1], "after": readings[-1][1]} if len(readings) > 1 else {}
-    client = sender.load.figures(tokens_received(table), sender.send_lags_s)
+    lags = send_lags_s(table) if sender.workload.kind == "open" else array("d")
+    client = sender.load.figures(tokens_received(table), lags)
     client["built_late"] = float(sender.built_late)
     return Measurement(
         requests=table,
-        series=series_table(readings, zero),
+        series=series_table([(at, values) for at, _, values in readings], zero),
         client=client,
         window=window(table, driver.steady_s, zero),
         clock_zero=clock_zero,
-        metrics=metrics,
+        metrics={mark: values for _, mark, values in readings if mark},
         stopped=sender.stopped,
     )
 

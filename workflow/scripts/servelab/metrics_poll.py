@@ -29,14 +29,14 @@ class MetricsPoll:
 
     def __init__(self, wire: Wire, path: str = "/metrics") -> None:
         self._wire, self._path = wire, path
-        self._kept: list[Exchange] = []
+        self._kept: list[tuple[str, Exchange]] = []
         self._absent = False
         self._task: asyncio.Task[None] | None = None
 
-    async def fetch(self) -> Exchange | None:
-        """One reading, or None if the server gives none."""
+    async def fetch(self, mark: str = "") -> None:
+        """Take one reading, if the server gives one. `mark` names it ("before", "after")."""
         if self._absent:
-            return None
+            return
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         exchange = Exchange("metrics", len(self._kept), self._path)
         exchange.on_end = lambda _: ended.set_result(None) if not ended.done() else None
@@ -50,13 +50,12 @@ class MetricsPoll:
             raise
         exchange.on_end = None
         if exchange.cause is not None or exchange.head is None:
-            return None
+            return
         if exchange.head.status != 200:
             self._absent = True
-            return None
+            return
         exchange.pack()
-        self._kept.append(exchange)
-        return exchange
+        self._kept.append((mark, exchange))
 
     def start(self, every_s: float) -> None:
         """Fetch again and again, at equal distances."""
@@ -70,16 +69,16 @@ class MetricsPoll:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    def readings(self, parse: Parse) -> list[tuple[float, dict[str, float]]]:
-        """(time, {name: value}) of every reading; time is the middle between asking and the first byte,
+    def readings(self, parse: Parse) -> list[tuple[float, str, dict[str, float]]]:
+        """(time, mark, {name: value}) of every reading; time is the middle between asking and the first byte,
         perf_counter seconds. Values that are no finite number are left out.
         """
         out = []
-        for exchange in self._kept:
+        for mark, exchange in self._kept:
             times, _, raw = exchange.unpack()
             at = (times[0] + (exchange.sent_s or times[0])) / 2 if times else exchange.end_s or 0.0
             values = parse(_body(exchange, raw))
-            out.append((at, {name: value for name, value in values.items() if math.isfinite(value)}))
+            out.append((at, mark, {name: value for name, value in values.items() if math.isfinite(value)}))
         return out
 
     async def _poll(self, every_s: float) -> None:

@@ -1,5 +1,6 @@
 """Finished exchanges → the tables of a point: a row a request, the window, the polled series."""
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -116,6 +117,13 @@ def series_table(readings: Iterable[tuple[float, dict[str, float]]], zero: float
 def tokens_received(requests: pa.Table) -> int:
     """Output tokens over all chunks of all requests."""
     return int(pc.sum(requests["chunk_tokens"].combine_chunks().flatten()).as_py() or 0)
+
+
+def send_lags_s(requests: pa.Table) -> "array[float]":
+    """Sent − intended of every measured request that was sent, in seconds."""
+    measured = requests.filter(pc.equal(requests["role"], "measured"))
+    lags = pc.drop_null(pc.subtract(measured["sent_s"], measured["intended_s"]))
+    return array("d", lags.to_pylist())
 
 
 def _last(chunks: pa.ListScalar) -> float | None:

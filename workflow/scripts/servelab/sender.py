@@ -8,7 +8,6 @@ ms looks for stalled streams, the end of the point's time and a dead server.
 
 import asyncio
 import json
-from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -90,7 +89,6 @@ class Sender:
         self.load = ClientLoad()
         self.in_flight: set[Exchange] = set()
         self.finished: list[Exchange] = []
-        self.send_lags_s: array[float] = array("d")
         self.stopped: tuple[str, str] | None = None
         self.built_late = 0
         self._ahead: deque[Exchange] = deque()
