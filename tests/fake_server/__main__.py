@@ -111,6 +111,8 @@ async def come_up(
     log.ready(options.host or "0.0.0.0", options.port or 8000, time.monotonic() - began)
     pool = Blocks(blocks, size, bool(options.enable_prefix_caching))
     scheduler = Scheduler(knobs, pool, options.max_num_seqs, options.max_num_batched_tokens)
+    if options.enable_logging_iteration_details:
+        scheduler.on_step = log.iteration
     cache = {
         "block_size": size, "cache_dtype": options.kv_cache_dtype, "num_gpu_blocks": blocks, "engine": 0,
         "enable_prefix_caching": bool(options.enable_prefix_caching), "kv_cache_size_tokens": blocks * size,

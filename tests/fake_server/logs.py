@@ -56,6 +56,17 @@ class Log:
         verb = "takes" if self.knobs.version.startswith("0.2") else "took"
         self.say(f"torch.compile {verb} {seconds:.2f} s in total", "EngineCore", place="monitor.py:53")
 
+    def iteration(self, number: int, work: list[tuple[int, bool]]) -> None:
+        """A step of the scheduler; a request counts as context until it has output."""
+        context = [count for count, first in work if first]
+        rest = [count for count, first in work if not first]
+        self.say(
+            f"Engine 000: Iteration({number}): {len(context)} context requests, {sum(context)} context tokens, "
+            f"{len(rest)} generation requests, {sum(rest)} generation tokens, iteration elapsed time: 1.00 ms, "
+            "CPU KV cache usage: 50.0%",
+            place="loggers.py:197",
+        )
+
     def capacity(self, blocks: int, block_tokens: int, override: int | None, max_model_len: int) -> None:
         """Memory for the KV cache and what fits into it."""
         tokens = blocks * block_tokens

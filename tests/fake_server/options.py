@@ -6,7 +6,7 @@ _FLAGS = (
     "enable-prefix-caching", "enforce-eager", "enable-chunked-prefill", "trust-remote-code",
     "async-scheduling",
     "disable-uvicorn-access-log", "enable-prompt-tokens-details", "disable-log-stats", "enable-log-requests",
-    "enable-force-include-usage",
+    "enable-force-include-usage", "enable-logging-iteration-details",
 )  # fmt: skip
 _NUMBERS = (
     "max-model-len", "max-num-seqs", "max-num-batched-tokens", "num-gpu-blocks-override", "block-size",

@@ -77,6 +77,7 @@ class Scheduler:
         self.counters = Counters()
         self.halted = False
         self.wake = asyncio.Event()
+        self.on_step: Callable[[int, list[tuple[int, bool]]], None] | None = None
 
     def add(self, request: Request) -> None:
         """A new request joins the queue."""
@@ -154,6 +155,8 @@ class Scheduler:
     def finish(self, work: list[tuple[Request, int, bool]], due: float) -> None:
         """A step's end: tokens computed, full blocks kept, output tokens out."""
         self.counters.steps += 1
+        if self.on_step is not None:  # tokens of each request, and whether it has no output yet
+            self.on_step(self.counters.steps, [(count, request.output == 0) for request, count, _ in work])
         for request, count, _ in work:
             if request not in self.running:
                 continue  # aborted while the step ran

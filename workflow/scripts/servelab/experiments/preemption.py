@@ -40,7 +40,10 @@ def expand(config: Config) -> list[ServerPlan]:
     workloads.numbers(1, concurrency=axes[0], input_tokens=axes[1], output_tokens=axes[2])
     workloads.numbers(1, requests_per_slot=config.requests_per_slot)
     grid = sorted(product(*map(set, axes)), key=lambda point: (point[0] * (point[1] + point[2]), point))
-    loads = tuple(workloads.closed(c, i, o, c * config.requests_per_slot) for c, i, o in grid)
+    # One request alone warms up: a full batch could preempt, and the log would count what it computes again.
+    loads = tuple(
+        workloads.closed(c, i, o, c * config.requests_per_slot, warmup_requests=1) for c, i, o in grid
+    )
     return [ServerPlan(loads, {ITERATION_LOG: True} if config.iteration_log else {})]
 
 

@@ -33,6 +33,7 @@ def closed(
     requests: int,
     shared_prefix_tokens: int = 0,
     prefix_groups: int = 1,
+    warmup_requests: int = -1,
 ) -> NamedWorkload:
     """A closed loop: c8-i512-o128; with a shared prefix the name goes on with -p3000-g4 (tokens, groups)."""
     name = point_name(concurrency, input_tokens, output_tokens)
@@ -46,6 +47,7 @@ def closed(
         requests=requests,
         shared_prefix_tokens=shared_prefix_tokens,
         prefix_groups=prefix_groups,
+        warmup_requests=warmup_requests,
     )
     return name, workload
 
