@@ -23,3 +23,13 @@ rule archive:
         target=f"archive/{STUDY}",
     shell:
         "{PYTHON} workflow/scripts/archive.py --config {params.study:q} --output {params.target:q}"
+
+
+rule refine:
+    input:
+        TABLES,
+    params:
+        study=lambda wildcards: PLAN.study_json,
+        tables=f"results/{STUDY}/tables",
+    shell:
+        "{PYTHON} workflow/scripts/refine.py --config {params.study:q} --tables {params.tables:q}"

@@ -14,6 +14,7 @@ if PLAN.environment:
             torch=PLAN.engine_config.torch,
             torch_index=PLAN.engine_config.torch_index,
             folder=PLAN.environment,
+            pins=PLAN.engine.requirements,
         shell:
             "{PYTHON} workflow/scripts/make_environment.py --requirements {params.requirements:q} --torch {params.torch:q}"
             " --torch-index {params.torch_index:q} --output {params.folder:q} 2>&1 | tee -i {log:q}"

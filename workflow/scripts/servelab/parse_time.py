@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import io
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from servelab import estimate, machine
+from servelab import estimate, machine, refined
 from servelab.canonical import canonical_json
 from servelab.config.engines import environment_folder
 from servelab.config.load import LoadedStudy, load
@@ -27,6 +28,7 @@ from servelab.records import BadPointError, read_meta
 from servelab.spec import EngineSpec, ServerStart
 
 _ARROW_MAGIC = b"ARROW1"
+HELD_VARIABLE = "SERVELAB_FOLDER_HELD"
 _SAFE_NAME = re.compile(r"\W+")
 
 
@@ -175,6 +177,8 @@ class Plan:
         """
         if any(word in ("--dry-run", "--dryrun", "plan") or re.fullmatch(r"-[a-zA-Z]*n[a-zA-Z]*", word) for word in argv):
             return
+        if os.environ.get(HELD_VARIABLE) == str(self.root.resolve()):
+            return  # `refine` runs `all` within its own run
         file = (self.root / "Snakefile").open("rb")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -190,6 +194,9 @@ class Plan:
 def plan(config: Mapping[str, Any], root: Path) -> Plan:
     """Read the config into a plan. Raises ConfigError."""
     loaded = load(config, root)
+    added = refined.read(root, loaded.study.study)
+    if added:
+        loaded = load(refined.apply(loaded.raw, added), root)
     retry = str(config.get("retry_failed", False)).lower() in ("true", "1", "yes")
     return Plan(loaded, root, retry, server_starts(loaded))
 
