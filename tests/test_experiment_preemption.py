@@ -40,6 +40,13 @@ def test_preemptions_above_the_boundary_support_it() -> None:
     assert found["preemption_most"]["preemptions"] == 7
 
 
+def test_preemptions_below_the_boundary_in_tokens_are_set_against_whole_blocks() -> None:
+    """4 × 160 tokens fit into 7 × 128, but not their 8 blocks of 128: whole blocks explain the preemption."""
+    small = cell(4, 3, None)
+    small.meta.session["cache_config"] = {"block_size": "128", "num_gpu_blocks": "8"}
+    assert analysed(small, cell(16, 7, None))["preemption_boundary_blocks"]["below_with"] == 1
+
+
 def test_preemptions_below_the_boundary_contradict_it() -> None:
     """A load that fits by calculation and preempts all the same is told."""
     assert analysed(cell(4, 3, None), cell(16, 7, None))["preemption_below_boundary"]["below_with"] == 1

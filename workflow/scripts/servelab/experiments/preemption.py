@@ -55,6 +55,7 @@ COLUMNS = {
     "demand_tokens": ("tokens", CALCULATED),
     "kv_cache_tokens": ("tokens", MEASURED),
     "demand_ratio": ("1", CALCULATED),
+    "block_ratio": ("1", CALCULATED),
     "kv_usage_max": ("1", MEASURED),
     "ttft_p50_ms": ("ms", MEASURED),
     "output_throughput_tok_s": ("tok/s", MEASURED),
@@ -101,6 +102,7 @@ def _cells(data: StudyData, group: comparison.Settings, every: pd.DataFrame) -> 
         "demand_tokens": demand,
         "kv_cache_tokens": capacity,
         "demand_ratio": demand / capacity if capacity else None,
+        "block_ratio": _block_ratio(data, group, rows),
         "kv_usage_max": comparison.present(rows["kv_usage_max"].astype(float).max()) if len(rows) else None,
         **comparison.ttft_level(data, rows).cells("ttft_p50_ms"),
         **comparison.level(rows, "output_throughput_tok_s").cells("output_throughput_tok_s"),
@@ -109,6 +111,23 @@ def _cells(data: StudyData, group: comparison.Settings, every: pd.DataFrame) -> 
         "requests_failed": int(every["requests_failed"].fillna(0).sum()),
         "points": len(rows),
     }
+
+
+def _block_ratio(data: StudyData, group: comparison.Settings, rows: pd.DataFrame) -> float | None:
+    """Whole blocks that the load's requests want at their longest ÷ blocks; vLLM never hands one of them out.
+
+    The last output token is never stored, so a request holds input + output - 1 tokens. None where the
+    server does
+    not say its blocks (vllm:cache_config_info).
+    """
+    if not len(rows):
+        return None
+    config = data.load(comparison.each_row(rows)[0]).meta.session.get("cache_config") or {}
+    size, blocks = (str(config.get(name, "")) for name in ("block_size", "num_gpu_blocks"))
+    if not size.isdigit() or not blocks.isdigit() or int(blocks) < 2:
+        return None
+    each = -(-(group["input_tokens"] + group["output_tokens"] - 1) // int(size))
+    return float(group["concurrency"] * each / (int(blocks) - 1))
 
 
 def _recomputed(data: StudyData, rows: pd.DataFrame) -> int | None:
@@ -141,8 +160,10 @@ def _boundary(group: comparison.Settings, cells: pd.DataFrame, name: str, table:
     }
     if not len(placed):
         template, stance = "preemption_no_capacity", ""
-    elif not above.any():
+    elif not above.any() and not hit.any():
         template, stance = "preemption_never_above", "cannot_tell"
+    elif values["below_with"] and bool((placed.loc[~above & hit, "block_ratio"].astype(float) > 1).all()):
+        template, stance = "preemption_boundary_blocks", "supports"
     elif values["below_with"]:
         template, stance = "preemption_below_boundary", "contradicts"
     elif not hit.any():
