@@ -165,7 +165,7 @@ def _relative_error(_: Sequence[Analysis], points: pd.DataFrame) -> Counterpart 
     """Bytes per token of the log against the formula: the measured ratio's distance comes from
     kv_capacity.
     """
-    return _from_table("kv_capacity", "", "relative_error", {})(_, points)
+    return _from_table("kv_capacity", "kv_capacity", "relative_error_pct", {})(_, points)
 
 
 def _prefill_rate(_: Sequence[Analysis], points: pd.DataFrame) -> Counterpart | None:
@@ -242,8 +242,20 @@ def _ready(setting: tuple[object, ...]) -> Condition:
     return Condition(("startup",), workload_kind="boot", options={"enforce_eager": setting})
 
 
-def _nothing(_: Sequence[Analysis], __: pd.DataFrame) -> Counterpart | None:
-    return None
+def _request(kind: str) -> Matcher:
+    """TTFT of misses or hits, one request at a time, the prefix cache on."""
+    where = {"enable_prefix_caching": ON, "request": kind}
+    return _from_table("prefix_cache", "prefix_cache_requests", "ttft_p50_ms", where)
+
+
+def _second_backend(analyses: Sequence[Analysis], points: pd.DataFrame) -> Counterpart | None:
+    """Perplexity of the 8-bit cache under the second attention backend; None if the study has one only."""
+    table = table_of(analyses, "perplexity", "perplexity")
+    backends = list(dict.fromkeys(table.frame["attention_backend"].dropna())) if table is not None else []
+    if len(backends) < 2:
+        return None
+    where = {"kv_cache_dtype": EIGHT_BIT, "attention_backend": backends[1]}
+    return _from_table("perplexity", "perplexity", "perplexity", where)(analyses, points)
 
 
 _SHORT = partial(_dtype, long=False)
@@ -285,9 +297,9 @@ MATCHERS: dict[str, Matcher] = {
     "K03": _level(TTFT50, _dtype(EIGHT_BIT)),
     "K04": _from_table("perplexity", "", "perplexity", {"kv_cache_dtype": FULL_PRECISION}),
     "K05": _from_table("perplexity", "", "perplexity", {"kv_cache_dtype": EIGHT_BIT}),
-    "K06": _nothing,
-    "X01": _from_table("prefix_cache", "", "miss_ttft_p50_ms", {}),
-    "X02": _from_table("prefix_cache", "", "hit_ttft_p50_ms", {}),
+    "K06": _second_backend,
+    "X01": _request("miss"),
+    "X02": _request("hit"),
     "X03": _level(TTFT50, _cache(ON, cost=False)),
     "X04": _level(TTFT50, _cache(OFF, cost=False)),
     "X05": _level(THROUGHPUT, _cache(ON, cost=True)),
