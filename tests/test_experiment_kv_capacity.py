@@ -45,7 +45,7 @@ def test_the_notes_capacities_give_the_notes_conclusions() -> None:
     analysis = kv_capacity.analyse(study("kv_capacity", notes(), {"tiny": QWEN}), "e", kv_capacity.Config())
     found = said(analysis)
     assert found["kv_capacity_formula_agrees"]["formula"] in (114_688, 57_344)
-    assert found["kv_capacity_restart_differ"]["ratio"] == pytest.approx(26_560 / 22_048)
+    assert found["kv_capacity_restart_differ_each"]["ratio"] == pytest.approx(26_560 / 22_048)
     assert found["kv_capacity_dtype"]["ratio"] == pytest.approx(41_920 / 22_048)
     starts = analysis.tables[0].frame
     assert list(starts["metrics_tokens"]) == list(starts["kv_cache_tokens"])

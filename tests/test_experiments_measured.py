@@ -75,7 +75,7 @@ def test_capacity_of_first_start_and_restarts(tmp_path: Path) -> None:
         ("fp8", "first"): 921 * 16, ("fp8", "restart"): 1024 * 16,
     }  # fmt: skip
     found = said(analysis)
-    assert found["kv_capacity_restart_differ"]["restarts"] == 1
+    assert found["kv_capacity_restart_differ_each"]["restarts"] == 1
     assert found["kv_capacity_dtype"]["ratio"] == pytest.approx(921 / 460)
 
 

@@ -160,7 +160,7 @@ def _formula(group: comparison.Settings, same: pd.DataFrame, name: str, table: s
     values = {
         **group,
         "formula": float(same["formula_bytes_per_token"].iloc[0]),
-        "error": worst,
+        "error": abs(worst),
         "starts": len(errors),
     }
     values |= {"resolution": resolution, "measured": float(same["bytes_per_token"].dropna().iloc[0])}
@@ -189,9 +189,11 @@ def _boots(group: comparison.Settings, same: pd.DataFrame, name: str, table: str
         outcome = "equal"
     else:
         apart = float(restart.min()) > float(first.max()) or float(restart.max()) < float(first.min())
-        outcome = "differ" if apart else "overlap"
+        outcome = "overlap" if not apart else "differ_each" if values["low"] == values["high"] else "differ"
     template = f"kv_capacity_restart_{outcome}"
-    return [Finding(template, values, MEASURED, name, (table,), weight=40 if outcome == "differ" else 15)]
+    return [
+        Finding(template, values, MEASURED, name, (table,), weight=40 if outcome.startswith("differ") else 15)
+    ]
 
 
 def _dtypes(starts: pd.DataFrame, name: str, table: str) -> list[Finding]:
