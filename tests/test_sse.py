@@ -100,7 +100,7 @@ def test_the_fast_reader_reads_all_but_the_last_events() -> None:
     wire = framed(vllm_events([f" t{n}" for n in range(20)]))
     run = scan(wire, len(HEAD))
     assert run is not None
-    assert run.counts == list(range(1, 20)) and run.prompt_tokens == 5
+    assert run.counts.tolist() == list(range(1, 20)) and run.prompt_tokens == 5
     assert wire[run.end :].startswith(b"%x\r\ndata: " % len(vllm_events([f" t{n}" for n in range(20)])[19]))
 
 

@@ -10,6 +10,7 @@ MEASUREMENT_VERSION = 1
 # What sends, stamps, counts, starts servers and writes the rows: a change here may change what a number means.
 MEASURING_MODULES = (
     "aiohttp_wire.py",
+    "arrow_columns.py",
     "canonical.py",
     "client.py",
     "client_load.py",

@@ -1,7 +1,7 @@
 """Finished exchanges → the tables of a point: a row a request, the window, the polled series."""
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from servelab.arrow_columns import column, lists
 from servelab.exchange import Exchange
 from servelab.metrics_poll import kept_in_series
 from servelab.records import REQUESTS, SERIES
@@ -76,8 +77,8 @@ def requests_table(exchanges: Iterable[Exchange], zero: float) -> pa.Table:
         columns["scored_tokens"].append(None)
         chunk_s.append(stamps - zero)
         chunk_tokens.append(np.asarray(record.chunk_tokens, dtype=np.int32))
-    lists = {"chunk_s": _lists(chunk_s, pa.float64()), "chunk_tokens": _lists(chunk_tokens, pa.int32())}
-    arrays = [lists[f.name] if f.name in lists else pa.array(columns[f.name], f.type) for f in REQUESTS]
+    listed = {"chunk_s": lists(chunk_s, pa.float64()), "chunk_tokens": lists(chunk_tokens, pa.int32())}
+    arrays = [listed[f.name] if f.name in listed else column(columns[f.name], f.type) for f in REQUESTS]
     return pa.Table.from_arrays(arrays, schema=REQUESTS)
 
 
@@ -110,7 +111,7 @@ def series_table(readings: Iterable[tuple[float, dict[str, float]]], zero: float
         if kept_in_series(name)
     ]
     at_s, names, values = zip(*rows, strict=True) if rows else ((), (), ())
-    arrays = [pa.array(at_s, pa.float64()), pa.array(names, pa.string()), pa.array(values, pa.float64())]
+    arrays = [column(at_s, pa.float64()), column(names, pa.string()), column(values, pa.float64())]
     return pa.Table.from_arrays(arrays, schema=SERIES)
 
 
@@ -129,10 +130,3 @@ def send_lags_s(requests: pa.Table) -> "array[float]":
 def _last(chunks: pa.ListScalar) -> float | None:
     values = chunks.values
     return float(values[len(values) - 1].as_py()) if len(values) else None
-
-
-def _lists(parts: Sequence[npt.NDArray[Any]], kind: pa.DataType) -> pa.Array:
-    offsets = np.zeros(len(parts) + 1, dtype=np.int32)
-    np.cumsum([len(part) for part in parts], out=offsets[1:])
-    flat = np.concatenate(parts) if parts else np.zeros(0)
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(flat, kind))

@@ -12,6 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 DETAIL_CHARS = 500
 
 
@@ -129,11 +132,21 @@ class Tally:
             except (TypeError, ValueError, AttributeError, KeyError, IndexError) as error:
                 self._wrong("bad_stream", f"{error!r} in {_shorten(data)}")
 
-    def count(self, at: int, prompt_tokens: int, completion_tokens: int) -> None:
-        """Take a chunk with one choice and running usage figures (the fast way in for known shapes)."""
+    def counts(self, at: npt.NDArray[np.int64], prompt_tokens: int, totals: npt.NDArray[np.int64]) -> None:
+        """Take a run of chunks with one choice and running usage figures at once; the stream's first events.
+
+        at: the read that completed each chunk [n]; totals: the running figure in it [n].
+        """
         self._running = True
         self.record_.input_tokens = prompt_tokens
-        self._grow(at, completion_tokens)
+        grown = np.diff(totals, prepend=0)
+        if (grown < 0).any():
+            for number, total in zip(at.tolist(), totals.tolist(), strict=True):
+                self._grow(number, total)
+            return
+        self.record_.chunk_at = at[grown > 0].tolist()
+        self.record_.chunk_tokens = grown[grown > 0].tolist()
+        self._seen = self.record_.output_tokens = int(totals[-1])
 
     def record(self) -> StreamRecord:
         """The stream's record; to be called once, after its last event."""

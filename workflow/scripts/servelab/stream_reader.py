@@ -1,8 +1,8 @@
 """A finished exchange → its StreamRecord with times: takes framing, events and JSON apart, after the point.
 
 Answers of vLLM's completions differ from event to event in four places only (text, two counts, chunk size).
-`scan` walks such a run of events by splitting at what stays the same and checking the rest, five times as
-fast as JSON; it stops at the first event that is anything else, and the general reader goes on from there.
+`scan` shortens what stays the same and checks all the rest at once, several times as fast as JSON; it stops
+at the first event that is anything else, and the general reader goes on from there.
 """
 
 import json
@@ -25,52 +25,52 @@ _EVENT = re.compile(
     rb"(" + _STRING + rb")"
     rb'("(?:,"[a-z_]+":null)*\}\],"usage":\{"prompt_tokens":(\d+),"total_tokens":)'
 )
-_TEXT = re.compile(_STRING)
-_COUNTS = re.compile(rb'(\d+),"completion_tokens":(\d+)\}\}\n\n(\r\n)(?:([0-9a-fA-F]{1,8})\r\n)?')
+_SHORT = rb'([0-9a-fA-F]{1,8})\r\n\x00([^\x00\x01]*)\x01(\d+),"completion_tokens":(\d+)\}\}\n\n\r\n'
+_RUN = re.compile(rb"(?:" + _SHORT.replace(b"(", b"(?:") + rb")*")
+_ONE = re.compile(_SHORT)
+_TEXTS = re.compile(rb"(?:" + _STRING + rb"\n)*")
+_FIXED = len(b',"completion_tokens":}}\n\n')
 
 
 @dataclass(frozen=True)
 class Scan:
-    """A run of events of the known shape: byte offset of each event's last byte, running token counts.
+    """A run of events of the known shape: byte offset of each event's last byte [n], running token counts
+    [n].
 
     end: offset of the first byte that does not belong to the run, a chunk's beginning.
     """
 
-    ends: list[int]
-    counts: list[int]
+    ends: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
     prompt_tokens: int
     end: int
 
 
 def scan(raw: bytes, start: int) -> Scan | None:
-    """The run of vLLM completion events that begins at a chunk's beginning; None if there is none."""
+    """The run of vLLM completion events that begins at a chunk's beginning; None if there is none.
+
+    An event belongs to it only if its bytes are the first one's but for text and counts, its text is a JSON
+    string and the chunk has the size it says.
+    """
     first = _EVENT.match(raw, start)
-    if first is None:
+    if first is None or b"\x00" in raw or b"\x01" in raw:
         return None
     prefix, suffix = first[2], first[4]
-    pieces = raw[start:].split(suffix)
-    size, text_bytes = int(first[1], 16), len(first[3])
-    at, end = first.start(4), start
-    ends: list[int] = []
-    counts: list[int] = []
-    fixed = len(prefix) + len(suffix)
-    for piece in pieces[1:]:
-        at += len(suffix)
-        match = _COUNTS.match(piece)
-        if match is None or size != fixed + text_bytes + match.start(3):
-            break
-        ends.append(at + match.start(3) - 1)
-        counts.append(int(match[2]))
-        end = at + match.end(3)
-        if match[4] is None or not piece.startswith(prefix, match.end()):
-            break
-        size = int(match[4], 16)
-        text_from = match.end() + len(prefix)
-        text_bytes = len(piece) - text_from
-        if piece.find(b'"', text_from) >= 0 and not _TEXT.fullmatch(piece, text_from):
-            break
-        at += len(piece)
-    return Scan(ends, counts, int(first[5]), end) if ends else None
+    short = raw[start:].replace(prefix, b"\x00").replace(suffix, b"\x01")
+    run = _RUN.match(short)
+    events = _ONE.findall(short, 0, run.end() if run is not None else 0)
+    if not events:
+        return None
+    hexes, texts, totals, counts = zip(*events, strict=True)
+    sizes = np.array([int(digits, 16) for digits in hexes])
+    lengths = np.array(
+        [len(t) + len(total) + len(n) for t, total, n in zip(texts, totals, counts, strict=True)]
+    )
+    good = sizes == lengths + len(prefix) + len(suffix) + _FIXED
+    if not good.all() or not _TEXTS.fullmatch(b"\n".join(texts) + b"\n"):
+        return None
+    wire = np.cumsum(sizes + np.array([len(digits) for digits in hexes]) + 4)
+    return Scan(start + wire - 3, np.array([int(n) for n in counts]), int(first[5]), start + int(wire[-1]))
 
 
 def read_stream(exchange: Exchange) -> tuple[StreamRecord, npt.NDArray[np.float64]]:
@@ -102,9 +102,7 @@ def _tally(raw: bytes, ends: npt.NDArray[np.int64], head: Head, framed: bool, ta
     start = head.size
     run = scan(raw, start) if framed and head.chunked else None
     if run is not None:
-        reads = np.searchsorted(ends, np.asarray(run.ends), side="right").tolist()
-        for at, count in zip(reads, run.counts, strict=True):
-            tally.count(at, run.prompt_tokens, count)
+        tally.counts(np.searchsorted(ends, run.ends, side="right"), run.prompt_tokens, run.counts)
         start = run.end
     stream = EventStream()
     body = Body(head) if framed else None
