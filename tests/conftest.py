@@ -27,7 +27,11 @@ TIERS = ("slow", "browser", "real")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests without one of the tiers' markers, then slow, browser, real; the order within a tier stays."""
-    items.sort(key=lambda item: max((TIERS.index(m.name) + 1 for m in item.iter_markers() if m.name in TIERS), default=0))
+    items.sort(
+        key=lambda item: max(
+            (TIERS.index(m.name) + 1 for m in item.iter_markers() if m.name in TIERS), default=0
+        )
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +66,10 @@ def real_server() -> RealServer:
     if not all(marker.exists() for marker in markers):
         targets = [str(marker.relative_to(REPO)) for marker in markers]
         command = [sys.executable, "-m", "snakemake", "--cores", "1", *targets]
-        done = subprocess.run(command, cwd=REPO, env={**os.environ}, capture_output=True, text=True, timeout=1500)
-        assert done.returncode == 0, f"the server's environment could not be made:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+        done = subprocess.run(
+            command, cwd=REPO, env={**os.environ}, capture_output=True, text=True, timeout=1500
+        )
+        assert done.returncode == 0, (
+            f"the server's environment could not be made:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+        )
     return RealServer(environment / "bin/python", environment, model)

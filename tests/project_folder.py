@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from servelab import processes
+
 from servelab.records import PointRecord, read_point
 
 REPO = Path(__file__).resolve().parents[1]
@@ -120,14 +120,23 @@ class Project:
         shutil.copyfile(REPO / "Snakefile", root / "Snakefile")
         (root / "profiles").symlink_to(REPO / "profiles")
         if copied_workflow:
-            shutil.copytree(REPO / "workflow", root / "workflow", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+            shutil.copytree(
+                REPO / "workflow",
+                root / "workflow",
+                ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"),
+            )
         else:
             (root / "workflow").symlink_to(REPO / "workflow")
         model = root / "models/tiny"
         model.mkdir(parents=True)
         (model / "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
         project = cls(root)
-        engine = {"version": "0.31.0", "command": [sys.executable, str(FAKE_SERVER)], "stop_timeout_s": 10, "startup_timeout_s": 30}
+        engine = {
+            "version": "0.31.0",
+            "command": [sys.executable, str(FAKE_SERVER)],
+            "stop_timeout_s": 10,
+            "startup_timeout_s": 30,
+        }
         project.write("config/engines/fake.yaml", engine)
         project.write("config/models/tiny.yaml", {"source": "dimensions", "path": "models/tiny"})
         return project
@@ -163,7 +172,9 @@ class Project:
             text=True,
             timeout=timeout_s,
         )
-        return Run(done.returncode, done.stdout, self.server_starts() - before, tuple(_RULE.findall(done.stdout)))
+        return Run(
+            done.returncode, done.stdout, self.server_starts() - before, tuple(_RULE.findall(done.stdout))
+        )
 
     def measure(self, *words: str) -> Run:
         """Run everything up to the points and nothing after them: what makes tables and report costs seconds."""
@@ -178,7 +189,13 @@ class Project:
         self.write("config/config.yaml", self.study)
         with (self.root / "run.log").open("w", encoding="utf-8") as log:
             return subprocess.Popen(
-                self.command(*words), cwd=self.root, env=self.environment(), stdout=log, stderr=subprocess.STDOUT, text=True, start_new_session=True
+                self.command(*words),
+                cwd=self.root,
+                env=self.environment(),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
             )
 
     def truth(self, what: str) -> list[dict[str, Any]]:
@@ -186,7 +203,9 @@ class Project:
         path = Path(self.fake["truth"])
         if not path.exists():
             return []
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+        lines = [
+            json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")
+        ]
         return [line for line in lines if line["what"] == what]
 
     def server_starts(self) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+
 from project_folder import Project
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -48,7 +49,7 @@ def test_archive_gives_the_same_tables_and_report_without_a_server(project: Proj
 
 
 def test_archive_of_a_later_schema_of_keys_is_still_read(project: Project, tmp_path: Path) -> None:
-    """Analysis reads points by their schema: neither the measurement version of the day nor an engine's file is needed."""
+    """Analysis reads points by their schema: no measurement version of the day, no engine's file is needed."""
     assert project.run("archive").returncode == 0
     folder = tmp_path / "moved"
     shutil.move(project.root / "archive/small", folder)
@@ -59,7 +60,9 @@ def test_archive_of_a_later_schema_of_keys_is_still_read(project: Project, tmp_p
     later = Project.make(tmp_path / "later", copied_workflow=True)
     version = later.root / "workflow/scripts/servelab/measurement_version.py"
     text = version.read_text(encoding="utf-8")
-    version.write_text(text.replace("MEASUREMENT_VERSION = 1\n", "MEASUREMENT_VERSION = 1_000_001\n"), encoding="utf-8")
+    version.write_text(
+        text.replace("MEASUREMENT_VERSION = 1\n", "MEASUREMENT_VERSION = 1_000_001\n"), encoding="utf-8"
+    )
     rebuilt = later.run_as_is("rebuild", "--config", f"archive={folder}")
     assert rebuilt.returncode == 0, rebuilt.output
     assert len(pd.read_csv(later.tables() / "points.csv")) == 2

@@ -8,10 +8,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from servelab.canonical import canonical_json, digest, path_number, plain
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**60), 2**60)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=12,
 )
@@ -53,7 +58,11 @@ def test_numbers_that_are_equal_are_written_the_same() -> None:
 def test_fields_at_their_default_are_left_out() -> None:
     """A dataclass loses what holds its default, at every depth; a bool that equals a number does not count as it."""
     assert plain(Outer("x")) == {"name": "x"}
-    assert plain(Outer("x", inner=Inner(on=True), items=[1])) == {"name": "x", "inner": {"on": True}, "items": [1]}
+    assert plain(Outer("x", inner=Inner(on=True), items=[1])) == {
+        "name": "x",
+        "inner": {"on": True},
+        "items": [1],
+    }
     assert plain(Inner(on=0)) == {"on": 0}  # type: ignore[arg-type]
 
 
@@ -72,7 +81,8 @@ def test_number_that_json_does_not_have_is_refused(value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(1, "1"), (1.0, "1"), (0.5, "0.5"), (2048, "2048"), (1e-3, "0.001"), (1e9, "1000000000")]
+    ("value", "text"),
+    [(1, "1"), (1.0, "1"), (0.5, "0.5"), (2048, "2048"), (1e-3, "0.001"), (1e9, "1000000000")],
 )
 def test_number_in_a_file_name(value: float, text: str) -> None:
     """File names hold plain decimals: no exponent, no trailing zero, and 1 and 1.0 are one path."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from servelab import experiments
 from servelab.config import schema
 from servelab.config.load import load
@@ -41,7 +42,9 @@ def defaults(cls: type) -> dict[str, Any]:
     common = {f.name for f in dataclasses.fields(schema.Experiment)}
     own = issubclass(cls, schema.Experiment) and cls is not schema.Experiment
     made = cls()
-    values = {f.name: getattr(made, f.name) for f in dataclasses.fields(cls) if not (own and f.name in common)}
+    values = {
+        f.name: getattr(made, f.name) for f in dataclasses.fields(cls) if not (own and f.name in common)
+    }
     return {name: {} if dataclasses.is_dataclass(value) else value for name, value in values.items()}
 
 
@@ -57,7 +60,13 @@ def test_every_key_is_explained_with_its_default(section: str) -> None:
 def test_every_key_with_a_unit_tells_it(section: str) -> None:
     """A key that ends with a unit, or counts tokens, has that unit in its row."""
     for key, (kind, _) in rows(section).items():
-        for ending, unit in (("_s", ", s"), ("_ms", ", ms"), ("_minutes", ", min"), ("_rps", ", 1/s"), ("_tokens", ", tokens")):
+        for ending, unit in (
+            ("_s", ", s"),
+            ("_ms", ", ms"),
+            ("_minutes", ", min"),
+            ("_rps", ", 1/s"),
+            ("_tokens", ", tokens"),
+        ):
             if key.endswith(ending) and key not in ("hits_per_group",):
                 assert unit in kind, key
 

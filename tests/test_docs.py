@@ -1,20 +1,27 @@
 """What the documents promise is run: their commands exist, their studies load, their links lead somewhere."""
 
+import ast
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
 from project_folder import REPO, Project
 from servelab.config.load import load
 from servelab.grid import server_starts
 
-DOCUMENTS = sorted([*REPO.glob("*.md"), *(REPO / "docs").glob("*.md"), REPO / "config/README.md", REPO / "benchmarks/README.md"])
+DOCUMENTS = sorted(
+    [
+        *REPO.glob("*.md"),
+        *(REPO / "docs").glob("*.md"),
+        REPO / "config/README.md",
+        REPO / "benchmarks/README.md",
+    ]
+)
 DOCUMENTS = [path for path in DOCUMENTS if path.is_file()]
 README = (REPO / "README.md").read_text(encoding="utf-8")
 
@@ -26,12 +33,16 @@ def blocks(text: str, language: str) -> list[str]:
 
 def commands(text: str) -> list[str]:
     """Lines of console blocks that begin with the prompt, and commands of inline code that begin with snakemake."""
-    lines = [line[2:] for block in blocks(text, "console") for line in block.splitlines() if line.startswith("$ ")]
+    lines = [
+        line[2:] for block in blocks(text, "console") for line in block.splitlines() if line.startswith("$ ")
+    ]
     return lines + re.findall(r"`((?:snakemake|pytest|pip) [^`]+)`", text)
 
 
 def console_commands() -> list[tuple[str, str]]:
-    return [(path.name, command) for path in DOCUMENTS for command in commands(path.read_text(encoding="utf-8"))]
+    return [
+        (path.name, command) for path in DOCUMENTS for command in commands(path.read_text(encoding="utf-8"))
+    ]
 
 
 def simple(command: str) -> list[list[str]]:
@@ -41,14 +52,20 @@ def simple(command: str) -> list[list[str]]:
 
 def targets() -> set[str]:
     """Names that can be asked of Snakemake: rules of this project."""
-    text = "\n".join(path.read_text(encoding="utf-8") for path in [*REPO.glob("Snakefile"), *(REPO / "workflow/rules").glob("*.smk")])
+    text = "\n".join(
+        path.read_text(encoding="utf-8")
+        for path in [*REPO.glob("Snakefile"), *(REPO / "workflow/rules").glob("*.smk")]
+    )
     return set(re.findall(r"^\s*rule (\w+):", text, re.MULTILINE))
 
 
 def test_the_readme_has_its_examples() -> None:
     """The two commands, `plan`, and a study are there: the tests below do not pass on an empty README."""
     shown = commands(README)
-    assert "python3 -m venv .venv && . .venv/bin/activate && pip install -e . && snakemake --cores 1 all" in shown
+    assert (
+        "python3 -m venv .venv && . .venv/bin/activate && pip install -e . && snakemake --cores 1 all"
+        in shown
+    )
     assert "pip install -e '.[test]' && pytest" in shown
     assert "snakemake --cores 1 plan" in shown
     assert blocks(README, "yaml")
@@ -56,7 +73,7 @@ def test_the_readme_has_its_examples() -> None:
 
 @pytest.mark.parametrize(("document", "command"), console_commands())
 def test_commands_exist(document: str, command: str) -> None:
-    """Every documented Snakemake command names rules that exist, pytest markers that exist, extras and scripts that exist."""
+    """Documented commands name rules, pytest markers, extras and scripts that exist."""
     project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))
     markers = {line.partition(":")[0] for line in project["tool"]["pytest"]["ini_options"]["markers"]}
     for words in simple(command):
@@ -91,7 +108,9 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 def studies() -> list[dict[str, Any]]:
     """The README's YAML examples that are whole studies."""
-    return [value for block in blocks(README, "yaml") for value in yaml.safe_load_all(block) if "study" in value]
+    return [
+        value for block in blocks(README, "yaml") for value in yaml.safe_load_all(block) if "study" in value
+    ]
 
 
 @pytest.mark.parametrize("study", studies(), ids=lambda study: study["study"])
@@ -118,7 +137,12 @@ def test_inline_engines_of_the_readme_are_possible(tmp_path: Path) -> None:
     root = Project.make(tmp_path / "project").root
     assert inline_engines()
     for engine in inline_engines():
-        study = {"study": "s", "engine": engine, "models": ["tiny"], "experiments": {"load_sweep": {"input_tokens": 8, "output_tokens": 8}}}
+        study = {
+            "study": "s",
+            "engine": engine,
+            "models": ["tiny"],
+            "experiments": {"load_sweep": {"input_tokens": 8, "output_tokens": 8}},
+        }
         assert server_starts(load(study, root))
 
 
@@ -140,12 +164,8 @@ def test_overrides_of_the_readme_change_the_study() -> None:
 
 @pytest.mark.parametrize("script", sorted(path.name for path in (REPO / "workflow/scripts").glob("*.py")))
 def test_every_script_explains_itself(script: str) -> None:
-    """A person can ask any script with --help; heavy libraries are not asked of the server's own scripts."""
+    """A person can ask any script with --help what it does."""
     text = (REPO / "workflow/scripts" / script).read_text(encoding="utf-8")
     assert "argparse.ArgumentParser(description=__doc__)" in text
     assert text.startswith("#!/usr/bin/env python3\n")
-    done = subprocess.run(
-        [sys.executable, "-c", f"import ast; print(ast.get_docstring(ast.parse(open({str(REPO / 'workflow/scripts' / script)!r}).read())))"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert len(done.stdout.strip()) > 30
+    assert len(ast.get_docstring(ast.parse(text)) or "") > 30

@@ -4,15 +4,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from servelab import estimate
 from servelab.spec import Workload
 from test_spec import POINT, START
 
-HEAVY = replace(POINT, name="heavy", workload=Workload(concurrency=2, input_tokens=800, output_tokens=400, requests=40))
+HEAVY = replace(
+    POINT, name="heavy", workload=Workload(concurrency=2, input_tokens=800, output_tokens=400, requests=40)
+)
 
 
 def test_what_was_measured_before_is_the_estimate(tmp_path: Path) -> None:
-    """The median of the same load's past durations; other loads are scaled by how the past compared with assumptions."""
+    """The median of the same load's past durations; other loads are scaled by past over assumed."""
     path = tmp_path / "results/timings.jsonl"
     assert estimate.read(path) == estimate.Timings()
     assumed = estimate.point_seconds(estimate.Timings(), START, POINT)
@@ -28,7 +31,9 @@ def test_what_was_measured_before_is_the_estimate(tmp_path: Path) -> None:
 def test_no_points_cost_nothing() -> None:
     """A start whose points are all there is not started, so it takes no time."""
     assert estimate.seconds(estimate.Timings(), START, []) == 0
-    assert estimate.seconds(estimate.Timings(), START, [POINT]) > estimate.start_seconds(estimate.Timings(), START)
+    assert estimate.seconds(estimate.Timings(), START, [POINT]) > estimate.start_seconds(
+        estimate.Timings(), START
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,7 +63,9 @@ def test_broken_lines_of_the_timings_are_passed_over(tmp_path: Path) -> None:
     assert estimate.point_seconds(estimate.read(path), START, POINT) == 5.0
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (45.4, "45 s"), (89, "89 s"), (720, "12 min"), (11_100, "3 h 05 min")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (45.4, "45 s"), (89, "89 s"), (720, "12 min"), (11_100, "3 h 05 min")]
+)
 def test_times_are_said_as_people_say_them(seconds: float, text: str) -> None:
     """Seconds, minutes, hours: whatever is readable at that length."""
     assert estimate.clock(seconds) == text

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from project_folder import Project, small_study
 from servelab.config.errors import ConfigError
 from servelab.config.load import load
@@ -28,7 +29,12 @@ def sweep(**changes: Any) -> dict[str, Any]:
 def test_points_go_round_by_round(root: Path) -> None:
     """All loads once, then all again: a drift of the server must not look like an effect of the load."""
     (start,) = starts(root, experiments={"load_sweep": sweep(repeats=2)})
-    assert [point.name for point in start.points] == ["c1-i8-o4-r1", "c2-i8-o4-r1", "c1-i8-o4-r2", "c2-i8-o4-r2"]
+    assert [point.name for point in start.points] == [
+        "c1-i8-o4-r1",
+        "c2-i8-o4-r1",
+        "c1-i8-o4-r2",
+        "c2-i8-o4-r2",
+    ]
     assert [point.repeat for point in start.points] == [1, 1, 2, 2]
 
 
@@ -44,7 +50,12 @@ def test_lists_are_a_grid(root: Path) -> None:
 
 def test_folders_tell_servers_apart(root: Path) -> None:
     """No two points share a path, and a folder's name shows the options people vary."""
-    server = {**small_study()["server"], "max_num_seqs": [4, 8], "block_size": [4, 8], "enforce_eager": [True, False]}
+    server = {
+        **small_study()["server"],
+        "max_num_seqs": [4, 8],
+        "block_size": [4, 8],
+        "enforce_eager": [True, False],
+    }
     made = starts(root, server=server, experiments={"load_sweep": sweep(starts=2, repeats=2)})
     paths = [start.path(point) for start in made for point in start.points]
     assert len(paths) == len(set(paths)) == 8 * 2 * 4
@@ -54,10 +65,24 @@ def test_folders_tell_servers_apart(root: Path) -> None:
 
 def test_layers_of_options(root: Path) -> None:
     """The study's options, over them the model's, the experiment's, and what the experiment varies."""
-    models = [{"m": {"source": "dimensions", "path": "models/tiny", "options": {"max_num_seqs": 5, "block_size": 8}}}]
+    models = [
+        {
+            "m": {
+                "source": "dimensions",
+                "path": "models/tiny",
+                "options": {"max_num_seqs": 5, "block_size": 8},
+            }
+        }
+    ]
     experiments = {
         "load_sweep": sweep(server={"max_num_seqs": 6}),
-        "caps": {"kind": "max_num_seqs", "max_num_seqs": [7], "concurrency": 2, "input_tokens": 8, "output_tokens": 4},
+        "caps": {
+            "kind": "max_num_seqs",
+            "max_num_seqs": [7],
+            "concurrency": 2,
+            "input_tokens": 8,
+            "output_tokens": 4,
+        },
     }
     first, second = starts(root, models=models, experiments=experiments)
     assert (first.options["max_num_seqs"], first.options["block_size"]) == (6, 8)
@@ -100,14 +125,25 @@ def test_first_start_comes_before_its_restarts(root: Path) -> None:
 
 def test_disabled_experiment_and_models_of_an_experiment(root: Path) -> None:
     """A disabled experiment has no start; `models` of an experiment chooses among the study's."""
-    two = {"tiny": None, "second": {"source": "dimensions", "path": "models/tiny", "options": {"dtype": "float32"}}}
-    made = starts(root, models=two, experiments={"a": sweep(enabled=False), "b": sweep(models=["second"]), "c": sweep()})
-    assert [(start.experiment, start.model.name) for start in made] == [("b", "second"), ("c", "tiny"), ("c", "second")]
+    two = {
+        "tiny": None,
+        "second": {"source": "dimensions", "path": "models/tiny", "options": {"dtype": "float32"}},
+    }
+    made = starts(
+        root, models=two, experiments={"a": sweep(enabled=False), "b": sweep(models=["second"]), "c": sweep()}
+    )
+    assert [(start.experiment, start.model.name) for start in made] == [
+        ("b", "second"),
+        ("c", "tiny"),
+        ("c", "second"),
+    ]
 
 
 def test_too_many_points_on_one_start_are_refused(root: Path) -> None:
     """A command line has an end: more points than fit on one server start are an error that says what to do."""
-    with pytest.raises(ConfigError, match="at most 500 points on one server start; spread them over experiments"):
+    with pytest.raises(
+        ConfigError, match="at most 500 points on one server start; spread them over experiments"
+    ):
         starts(root, experiments={"load_sweep": sweep(repeats=251)})
 
 
@@ -123,14 +159,28 @@ def test_files_that_make_a_load_are_known_by_content(root: Path) -> None:
     """A trace or text that changes under its name is another measurement; one that is missing is an error."""
     trace, text = root / "arrivals.txt", root / "words.txt"
     experiments = {
-        "open_loop": {"traces": ["arrivals.txt"], "rates": [], "processes": [], "input_tokens": 8, "output_tokens": 4},
-        "perplexity": {"text": "words.txt", "kv_cache_dtype": ["auto"], "segments": 1, "segment_tokens": 8, "repeats": 1},
+        "open_loop": {
+            "traces": ["arrivals.txt"],
+            "rates": [],
+            "processes": [],
+            "input_tokens": 8,
+            "output_tokens": 4,
+        },
+        "perplexity": {
+            "text": "words.txt",
+            "kv_cache_dtype": ["auto"],
+            "segments": 1,
+            "segment_tokens": 8,
+            "repeats": 1,
+        },
     }
 
     def keys() -> list[str]:
         return [start.key(point) for start in starts(root, experiments=experiments) for point in start.points]
 
-    with pytest.raises(ConfigError, match=r"experiments.open_loop.traces: 'arrivals.txt' is not possible here"):
+    with pytest.raises(
+        ConfigError, match=r"experiments.open_loop.traces: 'arrivals.txt' is not possible here"
+    ):
         keys()
     trace.write_text("0.0\n0.5\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"experiments.perplexity.text: 'words.txt' is not possible here"):

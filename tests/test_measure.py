@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from fake_starts import closed, fake_start
 from servelab import measure
 from servelab.measure import Outcome, Places, Watcher, measure_start
@@ -29,7 +30,9 @@ class Seen:
             self.points.append(record.meta.name)
             then(record)
 
-        return Watcher(self.lines.append, done, lambda missing, total: self.announced.append((missing, total)))
+        return Watcher(
+            self.lines.append, done, lambda missing, total: self.announced.append((missing, total))
+        )
 
 
 def run(start: ServerStart, root: Path, seen: Seen | None = None, **options: Any) -> Outcome:
@@ -63,7 +66,7 @@ def test_missing_points_are_measured_in_order_on_one_server(tmp_path: Path) -> N
 
 
 def test_rows_say_what_was_asked_and_what_came(tmp_path: Path) -> None:
-    """Every request is a row with its tokens as asked and as counted by the server, and prompts differ between points."""
+    """Every request is a row with its tokens as asked and as counted; prompts differ between points."""
     start = fake_start(closed(2, requests=4), closed(2, requests=4, output_tokens=5))
     run(start, tmp_path)
     first, second = records(start, tmp_path)
@@ -92,7 +95,10 @@ def test_server_that_does_not_start_makes_failed_points_and_takes_no_second_try(
 
 def test_server_that_dies_is_replaced_for_the_remaining_points(tmp_path: Path) -> None:
     """The point it died in is failed with its requests as failed rows; the others are measured on a new process."""
-    knobs = {"truth": str(tmp_path / "truth.jsonl"), "faults": [{"do": "die", "starts": [1], "requests": [3], "after": 2}]}
+    knobs = {
+        "truth": str(tmp_path / "truth.jsonl"),
+        "faults": [{"do": "die", "starts": [1], "requests": [3], "after": 2}],
+    }
     start = fake_start(closed(1, requests=2), closed(2, requests=6), closed(3, requests=3), knobs=knobs)
     assert run(start, tmp_path) == Outcome(measured=3, kept=0, failed=1, starts=2)
     before, hit, after = records(start, tmp_path)
@@ -100,13 +106,20 @@ def test_server_that_dies_is_replaced_for_the_remaining_points(tmp_path: Path) -
     assert (hit.meta.status, hit.meta.cause) == ("failed", "server_died")
     rows = hit.requests.to_pylist()
     assert len(rows) == 6
-    assert {row["cause"] for row in rows if not row["ok"]} <= {"server_died", "reset", "closed_early", "connect"}
+    assert {row["cause"] for row in rows if not row["ok"]} <= {
+        "server_died",
+        "reset",
+        "closed_early",
+        "connect",
+    }
     assert not all(row["ok"] for row in rows)
     assert before.meta.session["id"] != after.meta.session["id"]
     assert after.meta.session["order"] == 0
 
 
-def test_disk_full_ends_the_job_and_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_full_ends_the_job_and_keeps_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first point is kept, the second cannot be: OSError leaves the job, and the next run goes on from there."""
     start = fake_start(closed(1), closed(2))
     put = Store.put
@@ -148,7 +161,9 @@ def test_interrupted_job_keeps_its_points(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         measure_start(start, Places.of(tmp_path), Seen().watcher(interrupt), {})
-    assert [path.stem for path in (tmp_path / "results/store").rglob("*.arrow")] == [start.key(start.points[0])]
+    assert [path.stem for path in (tmp_path / "results/store").rglob("*.arrow")] == [
+        start.key(start.points[0])
+    ]
     assert run(start, tmp_path) == Outcome(measured=1, kept=1, failed=0, starts=1)
 
 

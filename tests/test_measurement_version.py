@@ -20,7 +20,9 @@ def meaning(source: str) -> str:
     """Digest of a module's syntax tree without docstrings; comments and layout are no part of a tree."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(node):
+        if isinstance(
+            node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        ) and ast.get_docstring(node):
             node.body = node.body[1:]
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
 
@@ -38,7 +40,11 @@ def imported(name: str) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    files = {part.removeprefix("servelab.").replace(".", "/") + ".py" for part in found if part.startswith("servelab.")}
+    files = {
+        part.removeprefix("servelab.").replace(".", "/") + ".py"
+        for part in found
+        if part.startswith("servelab.")
+    }
     return {file for file in files if (LIBRARY / file).is_file()}
 
 
@@ -58,13 +64,17 @@ def test_changed_measuring_modules_are_declared() -> None:
     """A measuring module that does something else than declared fails here until somebody says what it means."""
     declared = json.loads(DECLARED.read_text(encoding="utf-8"))
     now = modules_now()
-    changed = sorted(name for name in {*now, *declared["modules"]} if now.get(name) != declared["modules"].get(name))
+    changed = sorted(
+        name for name in {*now, *declared["modules"]} if now.get(name) != declared["modules"].get(name)
+    )
     assert not changed, (
         f"{', '.join(changed)} changed. If points measured from now on mean something else than those kept, raise "
         "MEASUREMENT_VERSION in measurement_version.py. Then, or if they mean the same, declare it: "
         "python tests/test_measurement_version.py --harmless"
     )
-    assert declared["measurement_version"] == MEASUREMENT_VERSION, "raised: declare the modules as they are now"
+    assert declared["measurement_version"] == MEASUREMENT_VERSION, (
+        "raised: declare the modules as they are now"
+    )
 
 
 def test_every_module_that_takes_part_is_listed() -> None:
@@ -76,7 +86,9 @@ def test_every_module_that_takes_part_is_listed() -> None:
 def test_comments_and_docstrings_mean_nothing_and_code_does() -> None:
     """The digest is blind to words about the code and sees any change of the code."""
     code = 'def f(x: int) -> int:\n    """Doc."""\n    return x + 1\n'
-    assert meaning(code) == meaning('"""Module."""\n# why\ndef f(x: int) -> int:\n\n    return (x + 1)  # more\n')
+    assert meaning(code) == meaning(
+        '"""Module."""\n# why\ndef f(x: int) -> int:\n\n    return (x + 1)  # more\n'
+    )
     assert meaning(code) != meaning(code.replace("+ 1", "+ 2"))
 
 

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
 from project_folder import REPO, Project, small_study
 from servelab.config.load import load
 from servelab.grid import server_starts
@@ -43,7 +44,10 @@ def test_plan_counts_what_is_missing(plan: ModuleType, project: Project) -> None
 
     starts = server_starts(load(raw, project.root))
     store = Store(project.root / "results/store")
-    for start, point in [(starts[0], starts[0].points[0]), *((starts[1], point) for point in starts[1].points)]:
+    for start, point in [
+        (starts[0], starts[0].points[0]),
+        *((starts[1], point) for point in starts[1].points),
+    ]:
         store.put(record(start.key(point)))
     after = plan.lines(raw, project.root)
     assert any("start 1: 1 of 2 points to measure" in line for line in after)
@@ -59,7 +63,9 @@ def test_commands_that_only_look_change_nothing(project: Project) -> None:
     """plan and a dry run start no server and leave no file but Snakemake's own; `set` and a config file reach them."""
     project.write("config/config.yaml", project.study)
     before = {path for path in project.root.rglob("*") if ".snakemake" not in path.parts}
-    planned = project.run("plan", "--config", "set=[experiments.load_sweep.starts=3,server.max_num_seqs=[4,8]]")
+    planned = project.run(
+        "plan", "--config", "set=[experiments.load_sweep.starts=3,server.max_num_seqs=[4,8]]"
+    )
     assert planned.returncode == 0, planned.output
     assert "6 server starts with 12 points; to do: 6 starts, 12 points" in planned.output
 

@@ -6,8 +6,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+
 from servelab import records
-from servelab.records import BadPointError, PointMeta, PointRecord, encode_point, read_meta, read_point, write_atomically
+from servelab.records import (
+    BadPointError,
+    PointMeta,
+    PointRecord,
+    encode_point,
+    read_meta,
+    read_point,
+    write_atomically,
+)
 
 KEY = "0123456789abcdef" * 2
 
@@ -24,14 +33,17 @@ def request_row(**changes: Any) -> dict[str, Any]:
 def record(key: str = KEY, **meta: Any) -> PointRecord:
     about = PointMeta(key, {"seed": 1}, "c1-i8-o4-r1", "study", "sweep", "tiny", **meta)
     rows = records.requests_table([request_row(index=i) for i in range(50)])
-    series = records.series_table([{"at_s": 0.5 * i, "name": "vllm:num_requests_running", "value": 1.0} for i in range(20)])
+    polled = [{"at_s": 0.5 * i, "name": "vllm:requests", "value": 1.0} for i in range(20)]
+    series = records.series_table(polled)
     return PointRecord(about, rows, series)
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "point.arrow"
-    write_atomically(path, encode_point(record(detail="«words» of the server", metrics={"after": {"a": 1.5}})))
+    write_atomically(
+        path, encode_point(record(detail="«words» of the server", metrics={"after": {"a": 1.5}}))
+    )
     return path
 
 
@@ -76,7 +88,7 @@ def test_damage_inside_a_file_is_never_another_value(file: Path, tmp_path: Path)
 
 def test_missing_wrong_or_foreign_files_are_refused_by_name(file: Path, tmp_path: Path) -> None:
     """The message says which file and what is wrong: missing, no Arrow, another schema, another point's."""
-    with pytest.raises(BadPointError, match="nowhere.arrow: missing"):
+    with pytest.raises(BadPointError, match=r"nowhere\.arrow: missing"):
         read_point(tmp_path / "nowhere.arrow")
     with pytest.raises(BadPointError, match=f"holds point {KEY}, not {'f' * 32}"):
         read_point(file, "f" * 32)
@@ -110,7 +122,9 @@ def test_rows_outside_the_schema_are_refused() -> None:
         encode_point(record(client={"lag_p50_ms": float("nan")}))
 
 
-def test_failed_write_leaves_the_earlier_file_and_nothing_else(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_leaves_the_earlier_file_and_nothing_else(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Disk full while writing: the earlier content stays whole and no temporary file is left."""
     before = file.read_bytes()
 

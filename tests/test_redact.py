@@ -1,18 +1,23 @@
 """No secret gets into results, logs or reports."""
 
 import pytest
+
 from servelab import redact
 
 HUB = "hf_" + "aB3" * 10
 
 
-@pytest.mark.parametrize("name", ["API_KEY", "HF_TOKEN", "--api-key", "DB_PASSWORD", "CLIENT_SECRET", "Authorization"])
+@pytest.mark.parametrize(
+    "name", ["API_KEY", "HF_TOKEN", "--api-key", "DB_PASSWORD", "CLIENT_SECRET", "Authorization"]
+)
 def test_names_of_secrets_are_known(name: str) -> None:
     """Keys, tokens, passwords and their like are hidden by name."""
     assert redact.is_secret_name(name)
 
 
-@pytest.mark.parametrize("name", ["--max-num-batched-tokens", "input_tokens", "TOKENIZERS_PARALLELISM", "PATH", "--max-token-len"])
+@pytest.mark.parametrize(
+    "name", ["--max-num-batched-tokens", "input_tokens", "TOKENIZERS_PARALLELISM", "PATH", "--max-token-len"]
+)
 def test_counts_of_tokens_are_no_secrets(name: str) -> None:
     """What merely counts tokens is shown."""
     assert not redact.is_secret_name(name)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from project_folder import Project, Run
 from servelab.records import read_point
 
@@ -149,7 +150,9 @@ def test_code_and_measurement_version(tmp_path: Path) -> None:
     (project.root / "workflow/scripts/measure.py").touch()
     comment = project.would_run()
     assert comment.measuring_jobs == []
-    assert "summarise" not in comment.jobs, "a comment, or a module that tables do not come from, makes no table"
+    assert "summarise" not in comment.jobs, (
+        "a comment, or a module that tables do not come from, makes no table"
+    )
 
     with (library / "gates/requests.py").open("a", encoding="utf-8") as file:
         file.write("\n\ndef _unused() -> int:\n    return 1\n")
@@ -172,7 +175,7 @@ def test_killed_and_stopped_runs_go_on(project: Project) -> None:
     project.fake["step_ms"] = 100.0
     for round_, number in enumerate((signal.SIGKILL, signal.SIGINT), start=1):
         process = project.begin("all", "--omit-from", "summarise")
-        until(lambda: len(project.store_paths()) >= round_, "a kept point")
+        until(lambda least=round_: len(project.store_paths()) >= least, "a kept point")
         if number == signal.SIGKILL:
             process.kill()
         else:
@@ -187,7 +190,9 @@ def test_killed_and_stopped_runs_go_on(project: Project) -> None:
     assert counts(rest) == (1, 4 - kept, kept)
     orders = [record.meta.session["order"] for record in project.records().values()]
     sessions = {record.meta.session["id"] for record in project.records().values()}
-    assert len(sessions) == 3 and orders.count(0) == 3, "each row says which server it was measured on, and when"
+    assert len(sessions) == 3 and orders.count(0) == 3, (
+        "each row says which server it was measured on, and when"
+    )
 
 
 def test_failed_points_are_data(project: Project) -> None:
@@ -218,7 +223,10 @@ def test_failed_points_are_data(project: Project) -> None:
 def test_servers_are_shared_only_on_request_and_boots_are_controlled(project: Project) -> None:
     """Two experiments get a server each, or with share_servers one; a first boot is followed by a restart."""
     same = dict(project.study["experiments"]["load_sweep"])
-    project.study["experiments"] = {"a": {**same, "kind": "load_sweep"}, "b": {**same, "kind": "load_sweep", "concurrency": [4]}}
+    project.study["experiments"] = {
+        "a": {**same, "kind": "load_sweep"},
+        "b": {**same, "kind": "load_sweep", "concurrency": [4]},
+    }
     assert counts(project.measure()) == (2, 3, 0)
     project.study["share_servers"] = True
     shared = project.measure()
@@ -228,6 +236,10 @@ def test_servers_are_shared_only_on_request_and_boots_are_controlled(project: Pr
     project.study["experiments"] = {"startup": {"enforce_eager": [False], "restarts": 2}}
     project.study["share_servers"] = False
     assert counts(project.measure()) == (3, 3, 0)
-    boots = {name.split("/")[-1]: record.meta.session["boot"] for name, record in project.records().items() if name.startswith("startup/")}
+    boots = {
+        name.split("/")[-1]: record.meta.session["boot"]
+        for name, record in project.records().items()
+        if name.startswith("startup/")
+    }
     assert boots == {"first-r1.arrow": "first", "restart-r1.arrow": "restart"}
     assert [note["boot"] for note in project.truth("ready")[-3:]] == ["first", "restart", "restart"]

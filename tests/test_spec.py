@@ -5,10 +5,13 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+
 from servelab.canonical import canonical_json
 from servelab.spec import EngineSpec, ModelSpec, Point, ServerStart, Workload
 
-ENGINE = EngineSpec("fake", version="0.31.0", python="/somewhere/bin/python", environment={"OMP_NUM_THREADS": "2"})
+ENGINE = EngineSpec(
+    "fake", version="0.31.0", python="/somewhere/bin/python", environment={"OMP_NUM_THREADS": "2"}
+)
 MODEL = ModelSpec("tiny", "models/tiny", "f" * 16, 1000, 256, {"load_format": "dummy"})
 POINT = Point("c2-i8-o4-r1", Workload(concurrency=2, input_tokens=8, output_tokens=4, requests=4), 1, "sweep")
 START = ServerStart("study", "sweep", "tiny-1", ENGINE, MODEL, {"max_num_seqs": 8}, (POINT,), 1)

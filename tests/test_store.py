@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from servelab.records import read_point
 from servelab.store import Store
 from test_records import KEY, record

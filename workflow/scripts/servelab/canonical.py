@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 
@@ -13,19 +14,21 @@ def plain(value: Any) -> Any:
     A dataclass loses the fields that hold their default, so that an option added later changes no digest.
     Raises TypeError for a value JSON cannot carry (a set, a path, a numpy scalar).
     """
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value) if not _is_default(value, f)}
+    kind = type(value)
+    if kind is str or kind is int or kind is bool or value is None:
+        return value
+    if dataclasses.is_dataclass(kind):
+        return _fields(value)
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
-    if isinstance(value, bool) or value is None or isinstance(value, str):
-        return value
-    if isinstance(value, int):
-        return int(value)
     if isinstance(value, float):
-        return int(value) if value.is_integer() and abs(value) < 2**53 else value
-    raise TypeError(f"{type(value).__name__} has no canonical form: {value!r}")
+        return int(value) if value.is_integer() and abs(value) < 2**53 else float(value)
+    for base in (str, int):
+        if isinstance(value, base):
+            return base(value)
+    raise TypeError(f"{kind.__name__} has no canonical form: {value!r}")
 
 
 def canonical_json(value: Any) -> str:
@@ -45,10 +48,24 @@ def path_number(value: float) -> str:
     return f"{float(value):.6f}".rstrip("0")
 
 
-def _is_default(instance: Any, field: "dataclasses.Field[Any]") -> bool:
-    value = getattr(instance, field.name)
-    if field.default is not dataclasses.MISSING:
-        return bool(value == field.default) and isinstance(value, bool) == isinstance(field.default, bool)
-    if field.default_factory is not dataclasses.MISSING:
-        return bool(value == field.default_factory())
-    return False
+@cache
+def _defaults(kind: type) -> tuple[tuple[str, Any], ...]:
+    """(name, default) of each field of a dataclass; MISSING where there is none. A default made anew is made once."""
+    return tuple(
+        (f.name, f.default if f.default_factory is dataclasses.MISSING else f.default_factory())
+        for f in dataclasses.fields(kind)
+    )
+
+
+def _fields(instance: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, default in _defaults(type(instance)):
+        value = getattr(instance, name)
+        # A bool that equals a number is not that number: True is no 1.
+        if (
+            default is dataclasses.MISSING
+            or value != default
+            or isinstance(value, bool) != isinstance(default, bool)
+        ):
+            found[name] = plain(value)
+    return found

@@ -46,11 +46,15 @@ def server_starts(loaded: LoadedStudy) -> list[ServerStart]:
     for start in starts:
         if len(start.points) > check.MOST_POINTS_A_START:
             limit = f"at most {check.MOST_POINTS_A_START} points on one server start; spread them over experiments"
-            raise ConfigError([Problem(f"experiments.{start.points[0].experiment}", len(start.points), limit)])
+            raise ConfigError(
+                [Problem(f"experiments.{start.points[0].experiment}", len(start.points), limit)]
+            )
     return starts
 
 
-def slug(model: ModelSpec, options: Mapping[str, Option], identity: Mapping[str, Any], boot: str = "any") -> str:
+def slug(
+    model: ModelSpec, options: Mapping[str, Option], identity: Mapping[str, Any], boot: str = "any"
+) -> str:
     """A server configuration's folder name: model, the options people vary, 8 digits of the whole."""
     words = [model.name]
     for name, pattern in _SHORT.items():
@@ -72,7 +76,9 @@ def _of_experiment(loaded: LoadedStudy, name: str, config: Experiment) -> Iterat
         raise ConfigError([_senseless(name, config, str(error))]) from error
     key = f"experiments.{name}"
     plans = [
-        replace(plan, workloads=tuple((n, content.with_content(key, w, loaded.root)) for n, w in plan.workloads))
+        replace(
+            plan, workloads=tuple((n, content.with_content(key, w, loaded.root)) for n, w in plan.workloads)
+        )
         for plan in plans
     ]
     chosen = config.models or list(loaded.models)
@@ -97,11 +103,15 @@ def _of_plan(
     attached = loaded.engine.kind == "attach"
     layers = {**study.server, **model.options, **config.server, **plan.options}
     for options in check.grid({} if attached else layers):
-        problems = [] if attached else [
-            problem
-            for key, value in plan.options.items()
-            for problem in check.option_problems(loaded, f"experiments.{name}", key, value)
-        ]
+        problems = (
+            []
+            if attached
+            else [
+                problem
+                for key, value in plan.options.items()
+                for problem in check.option_problems(loaded, f"experiments.{name}", key, value)
+            ]
+        )
         for _, workload in plan.workloads:
             problems += check.fits(f"experiments.{name}", workload, model, options)
         if problems:

@@ -4,7 +4,6 @@ Everything that Snakemake compares between runs is one canonical JSON text: it c
 their reprs, without names, and OmegaConf containers, paths and numpy numbers never count as changed.
 """
 
-import ast
 import fcntl
 import hashlib
 import io
@@ -13,8 +12,9 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from servelab import estimate, machine, refined
@@ -30,6 +30,11 @@ from servelab.spec import EngineSpec, ServerStart
 _ARROW_MAGIC = b"ARROW1"
 HELD_VARIABLE = "SERVELAB_FOLDER_HELD"
 _SAFE_NAME = re.compile(r"\W+")
+_DATA_SUFFIXES = (".yaml", ".j2", ".html", ".css", ".js", ".json")
+_IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]+)|import[ \t]+([^\n#]+))", re.MULTILINE
+)
+_COMMENT = re.compile(r"#[^\n]*")
 
 
 @dataclass
@@ -103,7 +108,7 @@ class Plan:
 
     def start_json(self, start: ServerStart) -> str:
         """All that a start's measurement depends on."""
-        return canonical_json(start.to_json())
+        return canonical_json(start)
 
     @cached_property
     def study_json(self) -> str:
@@ -139,7 +144,7 @@ class Plan:
         later = 0.0
         for start in reversed(self.starts):
             found[self.rule_name(start)] = round(later)
-            missing = [point for point in start.points if not (self.root / start.path(point)).exists()]
+            missing = [p for p in start.points if not os.path.exists(f"{self.root}/{start.path(p)}")]  # noqa: PTH110
             later += estimate.seconds(timings, start, missing)
         return found
 
@@ -149,22 +154,24 @@ class Plan:
 
     def to_make_again(self) -> list[str]:
         """Paths of points that are there but cut short, and with retry_failed those that failed."""
-        return [path for path in self.points if self._is_damaged(self.root / path)]
+        return [path for path in self.points if self._is_damaged(f"{self.root}/{path}")]
 
-    def _is_damaged(self, path: Path) -> bool:
+    def _is_damaged(self, path: str) -> bool:
         # Only what is cheap at every run: an Arrow file ends with its magic. summarise.py reads to the last byte.
         try:
-            with path.open("rb") as file:
-                size = file.seek(0, io.SEEK_END)
-                file.seek(max(size - len(_ARROW_MAGIC), 0))
-                if file.read() != _ARROW_MAGIC:
-                    return True
+            handle = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
             return False
+        try:
+            size = os.fstat(handle).st_size
+            if os.pread(handle, len(_ARROW_MAGIC), max(size - len(_ARROW_MAGIC), 0)) != _ARROW_MAGIC:
+                return True
+        finally:
+            os.close(handle)
         if not self.retry_failed:
             return False
         try:
-            return read_meta(path).status == "failed"
+            return read_meta(Path(path)).status == "failed"
         except BadPointError:
             return True
 
@@ -175,7 +182,10 @@ class Plan:
         run and `plan` do neither. The store keeps what is cleared away here, if it is whole there.
         Raises BlockingIOError with what to do.
         """
-        if any(word in ("--dry-run", "--dryrun", "plan") or re.fullmatch(r"-[a-zA-Z]*n[a-zA-Z]*", word) for word in argv):
+        if any(
+            word in ("--dry-run", "--dryrun", "plan") or re.fullmatch(r"-[a-zA-Z]*n[a-zA-Z]*", word)
+            for word in argv
+        ):
             return
         if os.environ.get(HELD_VARIABLE) == str(self.root.resolve()):
             return  # `refine` runs `all` within its own run
@@ -184,7 +194,9 @@ class Plan:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             file.close()
-            message = f"another run is at work in {self.root}; wait for it, or look with `snakemake --cores 1 plan`"
+            message = (
+                f"another run is at work in {self.root}; wait for it, or look with `snakemake --cores 1 plan`"
+            )
             raise BlockingIOError(message) from error
         self.held = file
         for path in self.to_make_again():
@@ -206,33 +218,63 @@ def code_digest(folder: Path, script: str, packages: Iterable[str]) -> str:
 
     Text files of a package (texts, templates, data) count by content.
     """
-    seen: dict[Path, str] = {}
-    todo = [folder / script]
+    seen: dict[str, str] = {}
+    todo = [f"{folder}/{script}"]
     names = tuple(packages)
     while todo:
         path = todo.pop()
-        if path in seen or not path.is_file():
+        if path in seen or not os.path.isfile(path):  # noqa: PTH113 - thousands of times a run
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        seen[path] = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
-        todo += [file for module in _imports(tree, names) for file in _files(folder, module)]
-    data = [p for d in ("texts", "report/templates", "data") for p in sorted((folder / "servelab" / d).rglob("*")) if p.suffix in (".yaml", ".j2", ".html", ".css", ".js", ".json")]
-    everything = {str(p.relative_to(folder)): s for p, s in seen.items()}
-    everything |= {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in data}
+        seen[path], modules = _compiled(path, names)
+        todo += [
+            f"{folder}/{module.replace('.', '/')}{end}"
+            for module in modules
+            for end in (".py", "/__init__.py")
+        ]
+    everything = {path.removeprefix(f"{folder}/"): found for path, found in seen.items()} | _data(folder)
     return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _imports(tree: ast.AST, packages: tuple[str, ...]) -> Iterable[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+@cache
+def _data(folder: Path) -> dict[str, str]:
+    """Text files of the library that scripts read: path → digest."""
+    places = [folder / "servelab" / name for name in ("texts", "report/templates", "data")]
+    files = [file for place in places for file in place.rglob("*") if file.suffix in _DATA_SUFFIXES]
+    return {
+        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(files)
+    }
+
+
+@cache
+def _compiled(path: str, packages: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """(digest of what a module does, modules of these packages that it may import)."""
+    source = Path(path).read_text(encoding="utf-8")
+    sha = hashlib.sha256()
+    _add_code(sha, compile(source, "", "exec", dont_inherit=True, optimize=0))
+    modules: list[str] = []
+    for module, listed, plain_import in _IMPORT.findall(source):
+        modules += [name.split()[0] for name in plain_import.split(",") if name.split()]
+        if module:
+            names = [
+                part.split()[0] for part in _COMMENT.sub("", listed).strip("() \n").split(",") if part.split()
+            ]
+            modules += [module, *(f"{module}.{name}" for name in names)]
+    return sha.hexdigest(), tuple(module for module in modules if module.split(".")[0] in packages)
+
+
+def _add_code(sha: "hashlib._Hash", code: CodeType) -> None:
+    """Add what compiled code does, without line numbers: its instructions, names and constants."""
+    sha.update(code.co_code + code.co_exceptiontable)
+    sha.update(
+        repr(
+            (code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_flags)
+        ).encode()
+    )
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            _add_code(sha, constant)
         else:
-            continue
-        yield from (name for name in names if name.split(".")[0] in packages)
-
-
-def _files(folder: Path, module: str) -> list[Path]:
-    path = folder / module.replace(".", "/")
-    return [path.with_suffix(".py"), path / "__init__.py"]
+            # A set's order is another one in every process.
+            sha.update(
+                repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant).encode()
+            )

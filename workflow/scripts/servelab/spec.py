@@ -175,7 +175,11 @@ class ServerStart:
 
     def server_identity(self) -> dict[str, Any]:
         """What makes two server configurations the same."""
-        return {"engine": self.engine.identity(), "model": self.model.identity(), "options": plain(self.options)}
+        return {
+            "engine": self.engine.identity(),
+            "model": self.model.identity(),
+            "options": plain(self.options),
+        }
 
     def point_spec(self, point: Point) -> dict[str, Any]:
         """Everything that affects one measurement: the content that its key is made from."""
@@ -205,7 +209,8 @@ class ServerStart:
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Inverse of to_json. Raises TypeError or KeyError for a value that is none."""
         points = tuple(
-            Point(**{**point, "workload": Workload.from_json(point.get("workload", {}))}) for point in value["points"]
+            Point(**{**point, "workload": Workload.from_json(point.get("workload", {}))})
+            for point in value["points"]
         )
         engine = dict(value["engine"])
         for name in ("command", "preload"):

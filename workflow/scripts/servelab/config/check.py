@@ -37,7 +37,15 @@ OURS = {
 }
 MOST_POINTS_A_START = 500
 # vLLM's «auto» falls back to pickled weights, and those run code when they are read.
-SAFE_LOAD_FORMATS = ("safetensors", "fastsafetensors", "runai_streamer", "sharded_state", "mistral", "gguf", "dummy")
+SAFE_LOAD_FORMATS = (
+    "safetensors",
+    "fastsafetensors",
+    "runai_streamer",
+    "sharded_state",
+    "mistral",
+    "gguf",
+    "dummy",
+)
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
 _LENGTH_UNITS = {"": 1, "k": 1000, "K": 1024, "m": 10**6, "M": 1 << 20}
 
@@ -46,9 +54,13 @@ def study(config: Study) -> None:
     """Ranges of the study's own keys. Raises ConfigError."""
     problems = []
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,59}", config.study):
-        problems.append(Problem("study", config.study, "a name of lower-case letters, digits and - (at most 60)"))
+        problems.append(
+            Problem("study", config.study, "a name of lower-case letters, digits and - (at most 60)")
+        )
     if config.study == "store":
-        problems.append(Problem("study", config.study, "another name: results/store/ holds the points of all studies"))
+        problems.append(
+            Problem("study", config.study, "another name: results/store/ holds the points of all studies")
+        )
     if config.seed < 0:
         problems.append(Problem("seed", config.seed, "0 or more"))
     if config.report.language not in LANGUAGES:
@@ -64,7 +76,9 @@ def study(config: Study) -> None:
             problems.append(Problem(f"refine.{key}", getattr(config.refine, key), f"{least} or more"))
     for key in ("ttft_p95_ms", "itl_p99_ms"):
         if getattr(config.objective, key) < 0:
-            problems.append(Problem(f"objective.{key}", getattr(config.objective, key), "milliseconds, 0 for no bound"))
+            problems.append(
+                Problem(f"objective.{key}", getattr(config.objective, key), "milliseconds, 0 for no bound")
+            )
     if not config.models:
         problems.append(Problem("models", config.models, "at least one model"))
     if not config.experiments:
@@ -170,7 +184,14 @@ def option_problems(loaded: "LoadedStudy", key: str, name: str, value: Any) -> l
     """What is wrong with one option, whose value may be a list (a grid)."""
     path = f"{key}.{name}"
     if "-" in name or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        return [Problem(path, name, "the option's name with underscores", nearest(name.replace("-", "_"), known_options(loaded.engine.version)))]
+        return [
+            Problem(
+                path,
+                name,
+                "the option's name with underscores",
+                nearest(name.replace("-", "_"), known_options(loaded.engine.version)),
+            )
+        ]
     if name in OURS:
         return [Problem(path, value, f"nothing: {OURS[name]}")]
     known = known_options(loaded.engine.version)
@@ -200,7 +221,13 @@ def _value_problems(path: str, name: str, value: Any, known: Any) -> list[Proble
         return [Problem(path, value, "a whole number")]
     if kind == "float" and (isinstance(value, bool) or not isinstance(value, (int, float))):
         return [Problem(path, value, "a number")]
-    at_least_1 = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_gpu_blocks_override", "block_size")
+    at_least_1 = (
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "max_model_len",
+        "num_gpu_blocks_override",
+        "block_size",
+    )
     if name in at_least_1 and isinstance(value, (int, float)) and value < 1:
         return [Problem(path, value, "1 or more")]
     if name == "gpu_memory_utilization" and isinstance(value, (int, float)) and not 0 < value <= 1:
@@ -223,7 +250,10 @@ def fits(key: str, workload: Workload, model: ModelSpec, server_options: Mapping
         return []
     lengths = (
         ("input_tokens + output_tokens", workload.input_tokens + workload.output_tokens),
-        ("victim_input_tokens + victim_output_tokens", workload.victim_input_tokens + workload.victim_output_tokens),
+        (
+            "victim_input_tokens + victim_output_tokens",
+            workload.victim_input_tokens + workload.victim_output_tokens,
+        ),
         ("segment_tokens", workload.segment_tokens + (1 if workload.segment_tokens else 0)),
     )
     allowed = f"at most {limit} tokens a request (max_model_len of this server)"

@@ -39,7 +39,9 @@ def load_engine(value: Any, root: Path) -> tuple[EngineConfig, EngineSpec]:
     if isinstance(value, Mapping):
         keys = dict(value)
         name = str(keys.pop("name", keys.get("use", name)))
-        base = named_file(root / "config/engines", "engine.use", str(keys.pop("use"))) if "use" in keys else {}
+        base = (
+            named_file(root / "config/engines", "engine.use", str(keys.pop("use"))) if "use" in keys else {}
+        )
         environment = {**base.get("environment", {}), **keys.get("environment", {})}
         value = {**base, **keys, **({"environment": environment} if environment else {})}
     else:
@@ -60,14 +62,20 @@ def _check(config: EngineConfig) -> None:
     if config.kind not in KINDS:
         problems.append(Problem("engine.kind", config.kind, ", ".join(KINDS), nearest(config.kind, KINDS)))
     if config.device not in DEVICES:
-        problems.append(Problem("engine.device", config.device, ", ".join(DEVICES), nearest(config.device, DEVICES)))
+        problems.append(
+            Problem("engine.device", config.device, ", ".join(DEVICES), nearest(config.device, DEVICES))
+        )
     ways = [bool(config.requirements), bool(config.python), bool(config.command), bool(config.url)]
     if sum(ways) != 1:
         problems.append(
-            Problem("engine", "requirements, python, command, url", "exactly one of these four says where it is")
+            Problem(
+                "engine", "requirements, python, command, url", "exactly one of these four says where it is"
+            )
         )
     if config.kind == "attach" and not config.url:
-        problems.append(Problem("engine.url", config.url, "the address of the running server, http://host:port"))
+        problems.append(
+            Problem("engine.url", config.url, "the address of the running server, http://host:port")
+        )
     if config.url and not config.url.startswith(("http://", "https://")):
         problems.append(Problem("engine.url", config.url, "an address that begins with http:// or https://"))
     if config.requirements and not config.version:

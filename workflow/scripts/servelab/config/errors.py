@@ -24,7 +24,9 @@ class ConfigError(Exception):
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple({str(problem): problem for problem in problems}.values())
-        super().__init__("\n".join(["the config cannot be used; nothing was started:", *map(str, self.problems)]))
+        super().__init__(
+            "\n".join(["the config cannot be used; nothing was started:", *map(str, self.problems)])
+        )
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

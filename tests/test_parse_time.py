@@ -1,0 +1,111 @@
+"""What Snakemake compares between runs: digests of code, paths, the text of each start."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from project_folder import REPO, Project, small_study
+from servelab import parse_time
+from servelab.records import encode_point, write_atomically
+from test_records import record
+
+SCRIPTS = REPO / "workflow/scripts"
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    folder = tmp_path / "scripts"
+    shutil.copytree(SCRIPTS, folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    return folder
+
+
+def digest(folder: Path, script: str = "summarise.py") -> str:
+    parse_time._compiled.cache_clear()
+    parse_time._data.cache_clear()
+    return parse_time.code_digest(folder, script, ("servelab",))
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def test_code_counts_and_comments_do_not(copied: Path) -> None:
+    """A comment moves every line and changes nothing; a constant in a module far down changes the digest."""
+    before = digest(copied)
+    assert before == digest(SCRIPTS), "where the code lies does not matter"
+    stats = copied / "servelab/stats.py"
+    stats.write_text("# a comment\n\n" + stats.read_text(encoding="utf-8"), encoding="utf-8")
+    assert digest(copied) == before
+    append(stats, "\nEXTRA = {'a', 'b', 'c'}\n")
+    assert digest(copied) != before
+
+
+def test_only_what_a_script_uses_counts(copied: Path) -> None:
+    """A module that tables do not come from leaves their digest; imports inside functions count; so do texts."""
+    summarise, analyse = digest(copied), digest(copied, "analyse.py")
+    append(copied / "servelab/report/build.py", "\nEXTRA = 1\n")
+    assert (digest(copied), digest(copied, "analyse.py")) == (summarise, analyse)
+    append(copied / "servelab/knee.py", "\nEXTRA = 1\n")
+    assert digest(copied, "analyse.py") != analyse
+    analyse = digest(copied, "analyse.py")
+    append(copied / "servelab/texts/en/report.yaml", "\nanother: text\n")
+    assert digest(copied, "analyse.py") != analyse
+
+
+def test_digest_is_the_same_in_every_process() -> None:
+    """Hash seeds differ between processes, digests of code do not."""
+    code = (
+        "from pathlib import Path; from servelab import parse_time; "
+        f"print(parse_time.code_digest(Path({str(SCRIPTS)!r}), 'summarise.py', ('servelab',)))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(SCRIPTS)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert found == {digest(SCRIPTS) + "\n"}
+
+
+def test_text_of_a_start_is_what_the_job_reads(project: Project) -> None:
+    """The parameter that Snakemake compares is the start itself: equal studies give equal text, key order aside."""
+    raw = small_study()
+    plan = parse_time.plan(raw, project.root)
+    (start,) = plan.starts
+    turned = parse_time.plan({**raw, "server": dict(reversed(raw["server"].items()))}, project.root)
+    assert turned.start_json(turned.starts[0]) == plan.start_json(start)
+    import json
+
+    from servelab.spec import ServerStart
+
+    assert ServerStart.from_json(json.loads(plan.start_json(start))) == start
+
+
+def test_cut_points_are_seen_when_a_run_begins_and_failed_ones_on_request(project: Project) -> None:
+    """A point that does not end as an Arrow file is made again; a failed one only with retry_failed."""
+    raw = small_study()
+    plan = parse_time.plan(raw, project.root)
+    one, two = (project.root / path for path in plan.points)
+    write_atomically(one, encode_point(record(status="failed", cause="all_failed")))
+    write_atomically(two, encode_point(record()))
+    assert plan.to_make_again() == []
+    again = parse_time.plan({**raw, "retry_failed": "true"}, project.root)
+    assert again.to_make_again() == [plan.points[0]]
+    two.write_bytes(two.read_bytes()[:-3])
+    assert plan.to_make_again() == [plan.points[1]]
+    plan.take_folder(["snakemake", "all", "--dry-run"])
+    assert two.exists(), "a dry run clears nothing away"
+    plan.take_folder(["snakemake", "all"])
+    assert not two.exists() and one.exists()
+    with pytest.raises(BlockingIOError, match="another run is at work"):
+        again.take_folder(["snakemake", "all"])
+    assert plan.held is not None
+    plan.held.close()
