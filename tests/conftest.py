@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from project_folder import REPO, Project
+from project_folder import REPO, Project, RealServer
 
 # A shared machine is slow at times: no deadline for a single example.
 settings.register_profile("servelab", deadline=None, max_examples=60)
@@ -46,15 +45,6 @@ def project(tmp_path: Path) -> Iterator[Project]:
     made = Project.make(tmp_path / "project")
     yield made
     made.end_leftovers()
-
-
-@dataclass(frozen=True)
-class RealServer:
-    """Where the real server's environment and model lie, as the project's own rules make them."""
-
-    python: Path
-    environment: Path
-    model: Path
 
 
 @pytest.fixture(scope="session")

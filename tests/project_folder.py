@@ -105,6 +105,15 @@ class Run:
         return sorted({job for job in self.jobs if not job.startswith("measure_") and job != "all"})
 
 
+@dataclass(frozen=True)
+class RealServer:
+    """Where the real server's environment and model lie, as the project's own rules make them."""
+
+    python: Path
+    environment: Path
+    model: Path
+
+
 class Project:
     """The folder and what can be done in it."""
 

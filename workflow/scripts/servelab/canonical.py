@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 
@@ -48,18 +47,19 @@ def path_number(value: float) -> str:
     return f"{float(value):.6f}".rstrip("0")
 
 
-@cache
-def _defaults(kind: type) -> tuple[tuple[str, Any], ...]:
-    """(name, default) of each field of a dataclass; MISSING where there is none. A default made anew is made once."""
-    return tuple(
-        (f.name, f.default if f.default_factory is dataclasses.MISSING else f.default_factory())
-        for f in dataclasses.fields(kind)
-    )
+# Class → (name, default) of each field, MISSING where there is none; a default that is made anew is made once.
+_defaults: dict[type, tuple[tuple[str, Any], ...]] = {}
 
 
 def _fields(instance: Any) -> dict[str, Any]:
+    kind = type(instance)
+    if kind not in _defaults:
+        _defaults[kind] = tuple(
+            (f.name, f.default if f.default_factory is dataclasses.MISSING else f.default_factory())
+            for f in dataclasses.fields(instance)
+        )
     found: dict[str, Any] = {}
-    for name, default in _defaults(type(instance)):
+    for name, default in _defaults[kind]:
         value = getattr(instance, name)
         # A bool that equals a number is not that number: True is no 1.
         if (
