@@ -23,10 +23,23 @@ KEY = "0123456789abcdef" * 2
 
 def request_row(**changes: Any) -> dict[str, Any]:
     row: dict[str, Any] = {
-        "index": 0, "role": "measured", "slot": 0, "intended_s": 0.0, "sent_s": 0.001, "first_byte_s": 0.05,
-        "end_s": 0.2, "chunk_s": [0.05, 0.1, 0.2], "chunk_tokens": [1, 2, 1],
-        "input_tokens_asked": 8, "output_tokens_asked": 4, "input_tokens": 8, "output_tokens": 4, "finish_reason": "length", "http_status": 200, "ok": True,
-    }  # fmt: skip
+        "index": 0,
+        "role": "measured",
+        "slot": 0,
+        "intended_s": 0.0,
+        "sent_s": 0.001,
+        "first_byte_s": 0.05,
+        "end_s": 0.2,
+        "chunk_s": [0.05, 0.1, 0.2],
+        "chunk_tokens": [1, 2, 1],
+        "input_tokens_asked": 8,
+        "output_tokens_asked": 4,
+        "input_tokens": 8,
+        "output_tokens": 4,
+        "finish_reason": "length",
+        "http_status": 200,
+        "ok": True,
+    }
     return row | changes
 
 
