@@ -22,11 +22,13 @@ import pandas as pd
 
 from servelab.knee_models import FAMILIES, LATENCY_FAMILIES, Floats, Grid, grid, latency_grid, log_shape
 
-DRAWS = 400
+DRAWS = 300
 CORNER = 0.05
 TIES = 0.25  # of the variance of a mean: curves nearer than that to the best are as good
 NOISE_FLOOR = 0.005  # nothing is known to better than the notes' half percent
-CLIPPED_ERROR = 0.15  # a family that extrapolates badly at one end is not out of the race for that alone
+# A family that extrapolates badly at one end is not out of the race for that alone: errors are clipped
+# (logarithm).
+CLIPPED_ERROR, CLIPPED_LATENCY_ERROR = 0.15, 1.0
 LEAST_CONCURRENCIES = 4
 FOUND, RISING, SATURATED, TOO_FEW = "found", "rising", "saturated", "too_few"
 
@@ -144,7 +146,11 @@ def fitted_metric(usable: pd.DataFrame) -> str:
 
 
 def fit_means(
-    sample: _Sample, curves: Grid, families: tuple[str, ...], rng: np.random.Generator
+    sample: _Sample,
+    curves: Grid,
+    families: tuple[str, ...],
+    rng: np.random.Generator,
+    clipped: float = CLIPPED_ERROR,
 ) -> tuple[tuple[Curve, ...], Floats]:
     """(candidates by held-out error, drawn knees [DRAWS])."""
     count = sample.concurrency.size
@@ -153,9 +159,8 @@ def fit_means(
     found: list[Curve] = []
     misfits: list[float] = []
     for name, part in parts.items():
-        error = float(
-            np.sqrt(np.mean(np.minimum(_held_out(curves, part, sample.mean, noise) ** 2, CLIPPED_ERROR**2)))
-        )
+        missed = np.minimum(np.abs(_held_out(curves, part, sample.mean, noise)), clipped)
+        error = float(np.sqrt(np.mean(missed**2)))
         squares = _squares(curves.log_shape[part], sample.mean[None, :])[:, 0]
         best = part.start + int(np.argmin(squares))
         parameters = {key: float(v[best]) for key, v in curves.parameters.items() if not np.isnan(v[best])}
@@ -308,8 +313,11 @@ def _latency(
     if rows["concurrency"].nunique() < LEAST_CONCURRENCIES:
         return None, None, None
     sample = _sample(rows, "ttft_mean_ms")
-    candidates, draws = fit_means(sample, latency_grid(tuple(sample.concurrency)), LATENCY_FAMILIES, rng)
+    candidates, draws = fit_means(
+        sample, latency_grid(tuple(sample.concurrency)), LATENCY_FAMILIES, rng, CLIPPED_LATENCY_ERROR
+    )
     if candidates[0].family != "rise":
         return None, None, None
-    status, knee, low, high = located(draws, sample.concurrency)
+    # where it is, given that there is one: that there is one was decided by prediction
+    status, knee, low, high = located(draws[np.isfinite(draws)], sample.concurrency)
     return (knee, low, high) if status == FOUND else (None, None, None)

@@ -35,9 +35,9 @@ LATENCY_FAMILIES = (
     "power",
     "rise",
 )  # one slope, or a break into a steeper one: mean TTFT against concurrency
-_BREAK_STEP, _BATCH_STEP = 1.05, 1.2
-_FALLS = (0.03, 0.08, 0.15, 0.3, 0.5, 0.8)
-_RISES = tuple(np.round(np.arange(0.2, 1.11, 0.05), 3))
+_BREAK_STEP, _BATCH_STEP = 1.06, 1.25
+_FALLS = (0.04, 0.1, 0.2, 0.4, 0.7)
+_RISES = tuple(np.round(np.arange(0.25, 1.11, 0.05), 3))
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def _family(name: str, at: Floats) -> tuple[dict[str, Floats], Floats, Floats]:
         "segmented": {
             "b": np.array(_RISES),
             "k": breaks,
-            "g": np.array([-0.8, -0.5, -0.3, -0.15, -0.05, 0.0, 0.05, 0.1, 0.2]),
+            "g": np.array([-0.6, -0.3, -0.15, -0.05, 0.0, 0.05, 0.15]),
         },
     }
     names = list(axes[name])

@@ -91,6 +91,6 @@ def _workloads(config: Config) -> Iterator[tuple[str, Workload]]:
 
 def analyse(data: StudyData, name: str, config: Config) -> Analysis:
     """Points with intervals, efficiency against concurrency 1, the knee and its curve."""
-    from servelab import knee_report
+    from servelab import knee_report  # not above: it needs this package itself
 
     return knee_report.analyse(data, name, kind=KIND)

@@ -21,10 +21,10 @@ PROCESSES = ("poisson", "constant", "gamma", "ramp")
 class Config(Experiment):
     """Keys of an open loop.
 
-    rates: arrivals a second, each with each of `processes` (poisson, constant, gamma, ramp). burstiness: shape
-    of gamma (1 is poisson, smaller comes in bursts). rate_end_rps: where a ramp ends. traces: files with one
-    arrival time in seconds a line, each a point of its own. duration_s: how long requests are sent; with
-    `requests` above zero so many are sent instead.
+    rates: arrivals a second, each with each of `processes` (poisson, constant, gamma, ramp). burstiness:
+    shape of gamma (1 is poisson, smaller comes in bursts). rate_end_rps: where a ramp ends. traces: files
+    with one arrival time in seconds a line, each a point of its own. duration_s: how long requests are sent;
+    with `requests` above zero so many are sent instead.
     """
 
     rates: list[float] = field(default_factory=lambda: [0.5, 1.0, 2.0, 4.0])
@@ -106,6 +106,6 @@ def _scheduled(
 
 def analyse(data: StudyData, name: str, config: Config) -> Analysis:
     """Latency and goodput against arrival rate, with intervals (see open_loop_report.py)."""
-    from servelab import open_loop_report
+    from servelab import open_loop_report  # not above: it needs this package itself
 
     return open_loop_report.analyse(data, name)

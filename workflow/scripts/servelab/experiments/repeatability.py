@@ -55,6 +55,6 @@ def _workloads(config: Config) -> Iterator[tuple[str, Workload]]:
 
 def analyse(data: StudyData, name: str, config: Config) -> Analysis:
     """Values, spread, shares of variance, verdict, smallest visible difference (see repeatability.py)."""
-    from servelab import repeatability
+    from servelab import repeatability  # not above: it needs this package itself
 
     return repeatability.analyse(data, name)

@@ -1,0 +1,95 @@
+"""One row for each load of a sweep: what its points come to, with intervals over starts or requests.
+
+Rates are means over starts with a t-interval. Percentiles are of the requests (gaps) of all points of the
+load together; an interval over repeats of percentiles would average what may not be averaged.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from servelab import stats
+from servelab.claims import MEASURED
+from servelab.experiments import comparison
+from servelab.experiments.base import StudyData
+
+SHAPE = ("model", "slug", "input_tokens", "output_tokens")
+RATES = ("output_throughput_tok_s", "steady_throughput_tok_s", "goodput_rps")
+MEANS = ("running_mean", "waiting_mean", "joules_per_token")
+COLUMNS: dict[str, tuple[str, str]] = {
+    "output_throughput_tok_s": ("tok/s", MEASURED),
+    "steady_throughput_tok_s": ("tok/s", MEASURED),
+    "goodput_rps": ("1/s", MEASURED),
+    "per_request_tok_s": ("tok/s", MEASURED),
+    "speedup": ("×", MEASURED),
+    "efficiency": ("1", MEASURED),
+    "ttft_p50_ms": ("ms", MEASURED),
+    "ttft_p95_ms": ("ms", MEASURED),
+    "ttft_p99_ms": ("ms", MEASURED),
+    "itl_p50_ms": ("ms", MEASURED),
+    "itl_p99_ms": ("ms", MEASURED),
+    "itl_max_ms": ("ms", MEASURED),
+    "running_mean": ("", MEASURED),
+    "waiting_mean": ("", MEASURED),
+    "kv_usage_max": ("1", MEASURED),
+    "preemptions": ("", MEASURED),
+    "joules_per_token": ("J", MEASURED),
+}
+_GAPS_MOST = 400_000  # more gaps than that change no digit of a percentile, and cost minutes to resample
+
+
+def load_row(data: StudyData, rows: pd.DataFrame) -> dict[str, Any]:
+    """Cells of one load (usable points only): every name of COLUMNS where there is a value, and its
+    interval.
+    """
+    cells: dict[str, Any] = {"points": len(rows), "starts": int(rows["session_id"].nunique())}
+    for column in RATES:
+        cells |= {k: v for k, v in comparison.level(rows, column).cells(column).items() if v is not None}
+    for column in MEANS:
+        known = rows[column].dropna()
+        if len(known):
+            cells[column] = float(known.mean())
+    for column, value in (
+        ("kv_usage_max", rows["kv_usage_max"].max()),
+        ("preemptions", rows["preemptions"].sum()),
+    ):
+        if rows[column].notna().any():
+            cells[column] = float(value)
+    return cells | _latencies(data, rows)
+
+
+def _latencies(data: StudyData, rows: pd.DataFrame) -> dict[str, Any]:
+    times = [found for _, found in comparison.pooled_times(data, rows) if found.start_s.size]
+    if not times:
+        return {}
+    ttft = 1000 * np.concatenate([found.ttft_s for found in times])
+    cells: dict[str, Any] = {"n": int(ttft.size)}
+    for q in (50, 95, 99):
+        cells |= _percentile(
+            f"ttft_p{q}_ms", stats.percentile_interval(ttft, q), stats.percentile(ttft, q), q
+        )
+    rates = np.concatenate([found.tokens / np.maximum(found.e2e_s, 1e-9) for found in times])
+    cells["per_request_tok_s"] = stats.percentile(rates, 50)
+    gaps = [1000 * part for found in times for part in found.gaps_by_request()]
+    if sum(part.size for part in gaps):
+        pooled = np.concatenate(gaps)
+        cells["itl_max_ms"] = float(pooled.max())
+        for q in (50, 99):
+            interval = (
+                stats.bootstrap_percentile(gaps, q, resamples=200) if pooled.size <= _GAPS_MOST else None
+            )
+            cells |= _percentile(f"itl_p{q}_ms", interval, stats.percentile(pooled, q), q)
+    return cells
+
+
+def _percentile(
+    name: str, interval: stats.Interval | None, value: float | None, q: float
+) -> Mapping[str, Any]:
+    """A percentile's cells: with its interval, or the bare value where it is not a far tail; p99 never
+    alone.
+    """
+    if interval is not None:
+        return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+    return {name: value} if q < 99 else {}
