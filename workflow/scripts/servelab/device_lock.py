@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from servelab import signals
+
 FOLDER_VARIABLE = "SERVELAB_LOCKS"
 RETRY_S = 0.25
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
@@ -35,18 +37,20 @@ def device_lock(
     variables = os.environ if ambient is None else ambient
     wanted = names(device, variables)
     shared = ["gpu"] if any(name.startswith("gpu-") for name in wanted) else []
-    handles: list[int] = []
-    try:
-        folder = _folder(variables)
-        for name in [*shared, *wanted]:
-            handles.append(_take(folder / f"{name}.lock", str(root.absolute()), say, name not in shared))
-            _held.append(handles[-1])
-        yield
-    finally:
-        for handle in handles:
-            if handle in _held:
-                _held.remove(handle)
-            os.close(handle)
+    taken: list[int] = []
+    # A job that waits must not outlive its Snakemake and measure later, when nobody asks for it any more.
+    with signals.ending_with_snakemake():
+        try:
+            folder = _folder(variables)
+            for name in [*shared, *wanted]:
+                taken.append(_take(folder / f"{name}.lock", str(root.absolute()), say, name not in shared))
+            _held.extend(taken)
+            yield
+        finally:
+            for handle in taken:
+                if handle in _held:
+                    _held.remove(handle)
+                os.close(handle)
 
 
 def handles() -> list[int]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from servelab import redact
 from servelab.canonical import plain
 from servelab.records import write_atomically
-from servelab.spec import EngineSpec, Option, ServerStart
+from servelab.spec import EngineSpec, Option, ServerStart, Workload
 
 SESSION_VARIABLE = "SERVELAB_SESSION"
 KEY_VARIABLE = "VLLM_API_KEY"
@@ -135,7 +135,8 @@ def environment(
 def preloaded(engine: EngineSpec) -> list[str]:
     """Libraries to preload: a bare name is looked for in the `lib` of the engine's own environment.
 
-    Raises EngineOptionError for a library that is not there: the loader would only warn, and the server be slow.
+    Raises EngineOptionError for a library that is not there: the loader would only warn, and the server be
+    slow.
     """
     found = []
     for name in engine.preload:
@@ -145,6 +146,24 @@ def preloaded(engine: EngineSpec) -> list[str]:
             raise EngineOptionError(f"engine.preload: {name} is neither a file nor in {inside.parent}")
         found.append(str(path.absolute()))
     return found
+
+
+def refusal(start: ServerStart, workload: Workload) -> str | None:
+    """Why a point may not be put on this engine's server; None if it may.
+
+    A server that is not ours is neither started for a boot history nor given other options, and no server
+    gets more requests at once than `engine.max_concurrency` allows (an open loop is held back instead, and
+    says so).
+    """
+    engine = start.engine
+    if engine.kind == "attach" and start.boot != "any":
+        return f"a server start of its own ({start.boot}) is needed; an attached server is never restarted"
+    if engine.kind == "attach" and any(value is not None for value in start.options.values()):
+        return "server options are needed; an attached server is as it is"
+    at_once = {"closed": workload.concurrency, "interference": workload.inserted + 1}.get(workload.kind, 0)
+    if engine.max_concurrency and at_once > engine.max_concurrency:
+        return f"{at_once} requests at once are more than engine.max_concurrency ({engine.max_concurrency}) allows"
+    return None
 
 
 def dropped(name: str) -> bool:

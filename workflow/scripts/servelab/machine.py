@@ -80,8 +80,8 @@ class _Reading:
 class Watch:
     """What else the machine did between start and stop. Two readings, nothing in between: it loads nothing.
 
-    ours: pids of the server and what it has started, asked at the end. This process and all that it has started
-    are the measurement's own as well; everything else is foreign.
+    ours: pids of the server and what it has started, asked at the end. This process and all that it has
+    started are the measurement's own as well; everything else is foreign.
     """
 
     ours: Callable[[], set[int]]

@@ -1,6 +1,8 @@
-"""One server start: look up its points in the store, start the server for what is missing, measure, keep, show.
+"""One server start: look up its points in the store, start the server for what is missing, measure, keep,
+show.
 
-A failed point is data: it is kept with its cause and the rest goes on, on a new process if the server died. A bug
+A failed point is data: it is kept with its cause and the rest goes on, on a new process if the server died. A
+bug
 of ours is not a failed point: it leaves as the exception it is.
 """
 
@@ -15,7 +17,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from servelab import engine, iteration_log, loadgen, machine, models, perplexity, provenance, redact, server, vllm_log
+from servelab import (
+    engine,
+    iteration_log,
+    loadgen,
+    machine,
+    models,
+    perplexity,
+    provenance,
+    redact,
+    server,
+    vllm_log,
+)
 from servelab.canonical import digest, plain
 from servelab.device_lock import device_lock
 from servelab.prompts import PromptSource
@@ -58,12 +71,18 @@ class Places:
         return cls(root, Store(root / "results/store"))
 
     def boot_dir(self, start: ServerStart) -> Path:
-        """Compile caches and boot history of a server configuration; emptied before a first start is measured."""
+        """Compile caches and boot history of a server configuration; emptied before a first start is
+        measured.
+        """
         return self.root / "resources/boot" / digest(start.server_identity(), 16)
 
 
 def measure_start(
-    start: ServerStart, places: Places, watcher: Watcher, limits: Mapping[str, float], retry_failed: bool = False
+    start: ServerStart,
+    places: Places,
+    watcher: Watcher,
+    limits: Mapping[str, float],
+    retry_failed: bool = False,
 ) -> Outcome:
     """Bring every point of a start to its place; measure those that the store does not have.
 
@@ -100,11 +119,12 @@ def _measure(
 ) -> None:
     remaining = list(missing)
     while remaining:
-        began = time.monotonic()
         try:
             with _launched(start, places, watcher, outcome) as live:
                 ready = replace(start, model=models.with_dimensions(start.model, places.root))
-                watcher.say(f"ready after {live.ready_s:.1f} s ({live.boot}); {len(remaining)} points to measure")
+                watcher.say(
+                    f"ready after {live.ready_s:.1f} s ({live.boot}); {len(remaining)} points to measure"
+                )
                 order = 0
                 while remaining and live.alive():
                     point = remaining.pop(0)
@@ -115,15 +135,24 @@ def _measure(
         except server.ServerStartError as error:
             watcher.say(f"the server did not start ({error.cause}): {error.detail}")
             for point in remaining:
-                record = _failed(start, point, "server_start", f"{error.cause}: {error.detail}", limits)
-                _keep(record, places.store, watcher, outcome, time.monotonic() - began)
+                places.store.put(
+                    _failed(start, point, "server_start", f"{error.cause}: {error.detail}", limits)
+                )
+            outcome.measured += len(remaining)
+            outcome.failed += len(remaining)
+            names = ", ".join(point.name for point in remaining[:8]) + (", …" if len(remaining) > 8 else "")
+            watcher.say(
+                f"{len(remaining)} points recorded as failed: {names}; its log: {start.log_directory()}/server.log"
+            )
             return
         if remaining:
             watcher.say(f"the server is gone; a new one for the remaining {len(remaining)} points")
 
 
 @contextmanager
-def _launched(start: ServerStart, places: Places, watcher: Watcher, outcome: Outcome) -> Iterator[server.Server]:
+def _launched(
+    start: ServerStart, places: Places, watcher: Watcher, outcome: Outcome
+) -> Iterator[server.Server]:
     log = places.root / start.log_directory() / "server.log"
     boot_dir = places.boot_dir(start)
     if start.boot == "restart" and not engine.boots(boot_dir):
@@ -161,6 +190,9 @@ def _measure_point(
 
 def _loaded(start: ServerStart, point: Point, live: server.Server, meta: PointMeta) -> PointRecord:
     workload = point.workload
+    if (why := engine.refusal(start, workload)) is not None:
+        meta.status, meta.cause, meta.detail = "failed", "not_supported", why
+        return PointRecord(meta, empty_requests(), series_table([]))
     if workload.kind == "boot":
         meta.metrics = {"after": server.metrics(live.target)}
         return PointRecord(meta, empty_requests(), series_table([]))
@@ -200,11 +232,17 @@ def _perplexity(start: ServerStart, point: Point, live: server.Server, meta: Poi
 
 def _judge_requests(meta: PointMeta, requests: pa.Table) -> None:
     """A point of which no measured request succeeded, or that ran out of time, is a failed point."""
-    rows = [row for row in requests.select(["role", "ok", "cause", "detail"]).to_pylist() if row["role"] != "warmup"]
+    rows = [
+        row
+        for row in requests.select(["role", "ok", "cause", "detail"]).to_pylist()
+        if row["role"] != "warmup"
+    ]
     causes = [row["cause"] for row in rows if not row["ok"]]
     if "timeout" in causes:
         meta.status, meta.cause = "failed", "timeout"
-        meta.detail = f"{causes.count('timeout')} of {len(rows)} requests were in flight when the time ran out"
+        meta.detail = (
+            f"{causes.count('timeout')} of {len(rows)} requests were in flight when the time ran out"
+        )
     elif rows and len(causes) == len(rows):
         first = next(row for row in rows if not row["ok"])
         meta.status, meta.cause = "failed", "all_failed"
@@ -213,7 +251,9 @@ def _judge_requests(meta: PointMeta, requests: pa.Table) -> None:
         meta.status, meta.cause, meta.detail = "failed", "all_failed", "no request was sent"
 
 
-def _failed(start: ServerStart, point: Point, cause: str, detail: str, limits: Mapping[str, float]) -> PointRecord:
+def _failed(
+    start: ServerStart, point: Point, cause: str, detail: str, limits: Mapping[str, float]
+) -> PointRecord:
     meta = _meta(start, point, limits)
     meta.status, meta.cause, meta.detail = "failed", cause, redact.text(detail)
     meta.provenance["ended_at"] = _now()

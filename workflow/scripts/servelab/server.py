@@ -205,6 +205,7 @@ def forget_boots(boot_dir: Path) -> None:
 def _prepare(start: ServerStart, log: Path, boot_dir: Path) -> None:
     """Folders; for a first start, no compile caches and no history."""
     engine.command(start, 0, "")
+    engine.environment(start, boot_dir, "", "", {})
     engine.preloaded(start.engine)
     log.parent.mkdir(parents=True, exist_ok=True)
     if start.boot == "first":
@@ -303,20 +304,16 @@ def attach(start: ServerStart) -> Server:
     spec = start.engine
     key = os.environ.get(spec.api_key_env, "") if spec.api_key_env else ""
     if spec.api_key_env and not key:
-        raise ServerStartError(
-            "server_start", f"environment variable {spec.api_key_env} (api_key_env) is not set"
-        )
+        raise ServerStartError("attach", f"environment variable {spec.api_key_env} (api_key_env) is not set")
     url = spec.url.rstrip("/").removesuffix("/v1")
     try:
         names = server_http.served_names(Target(url, "", key), timeout_s=10.0)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ServerStartError(
-            "server_start", f"no server at {url}: {redact.text(str(error))[:300]}"
-        ) from error
+        raise ServerStartError("attach", f"no server at {url}: {redact.text(str(error))[:300]}") from error
     wanted = [name for name in (start.model.path, start.model.name) if name in names] or names[:1]
     if len(wanted) != 1 or (len(names) > 1 and wanted[0] not in (start.model.path, start.model.name)):
         raise ServerStartError(
-            "server_start", f"the server at {url} serves {', '.join(names)[:300]}, not {start.model.name}"
+            "attach", f"the server at {url} serves {', '.join(names)[:300]}, not {start.model.name}"
         )
     server = Server(Target(url, wanted[0], key), 0, "", 0.0, "attached", [])
     began = _ask(server)

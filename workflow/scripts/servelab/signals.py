@@ -48,9 +48,12 @@ def ending_with_snakemake() -> Iterator[None]:
     if not watched:
         yield
         return
-    handles = [os.pidfd_open(each.pid) for each in watched if processes.alive(each)]
+    handles: list[int] = []
+    for each in watched:
+        with contextlib.suppress(ProcessLookupError):
+            handles.append(os.pidfd_open(each.pid))
     over, done = os.pipe()
-    gone = len(handles) < len(watched)
+    gone = len(handles) < len(watched) or not all(processes.alive(each) for each in watched)
     thread = threading.Thread(target=_watch, args=(handles, over, gone), name="ancestors", daemon=True)
     thread.start()
     try:

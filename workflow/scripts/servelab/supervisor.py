@@ -19,6 +19,7 @@ import contextlib
 import ctypes
 import json
 import os
+import resource
 import selectors
 import shutil
 import signal
@@ -128,6 +129,10 @@ class Supervisor:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != parent:
                 os._exit(1)
+            _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(
+                resource.RLIMIT_NOFILE, (hard, hard)
+            )  # a shell's low limit is no server option
 
         environment = {**self.order["environment"], "TMPDIR": self.scratch}
         try:

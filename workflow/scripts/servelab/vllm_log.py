@@ -180,38 +180,45 @@ def events(lines: Iterable[str]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-# From the most telling to the least. A line of the first kind that occurs is the cause; the last such line of
-# it.
-_CAUSES = (
-    re.compile(r"error: (unrecognized arguments|argument |the following arguments|ambiguous option).*"),
-    re.compile(
-        r"[\w.]*OutOfMemoryError\b.*|.*\bCUDA out of memory\b.*|^MemoryError\b.*|"
-        r".*[Cc]annot allocate memory.*"
-    ),
-    re.compile(r".*[Aa]ddress already in use.*"),
-    re.compile(
-        r"^(?!.*(?:Engine core initialization failed|EngineDeadError|EngineCore encountered an issue|"
-        r"WorkerProc initialization failed|KeyboardInterrupt|SystemExit|CancelledError))"
-        r"(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt)\b: .+"
-    ),
-    re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception)\b.*"),
-    re.compile(r"(?i).*\b(fatal|error|killed|abort(ed)?|segmentation fault)\b.*"),
+# What names the cause wherever it stands in the log; the last such line counts.
+_PLAIN_CAUSES = (
+    re.compile(r"error: (?:unrecognized arguments|argument |the following arguments|ambiguous option)"),
+    re.compile(r"\bCUDA out of memory|OutOfMemoryError\b|^MemoryError\b|[Cc]annot allocate memory"),
+    re.compile(r"[Aa]ddress already in use"),
 )
+_EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt)\b(?:: .+)?$")
+_CONSEQUENCE = re.compile(
+    r"Engine core initialization failed|EngineDeadError|encountered an issue|WorkerProc initialization failed|"
+    r"^(?:KeyboardInterrupt|SystemExit|asyncio\S*CancelledError)\b"
+)
+_ENGINE_SAYS = re.compile(r"EngineCore failed to start|EngineCore encountered a fatal error")
+_BAD_SIGN = re.compile(r"(?i)\b(?:fatal|error|killed|aborted|segmentation fault)\b")
+_LAST_LINES = 2000
+_LINE_READ = 1000
 
 
 def last_words(lines: Sequence[str]) -> str:
     """The line that says why a server died, in its own words, secrets hidden; "" if it said nothing.
 
     Takes the root cause (the engine's exception, argparse's complaint, out of memory), not the API server's
-    «Engine core initialization failed. See root cause above.» that follows it.
+    «Engine core initialization failed. See root cause above.» that follows it. Looks at the last _LAST_LINES.
     """
-    texts = [_bare(line) for line in lines if line.strip()]
-    for cause in _CAUSES:
-        hits = [match[0] for text in texts if (match := cause.match(text) or cause.search(text))]
+    texts = [text for line in lines[-_LAST_LINES:] if (text := _bare(line[:_LINE_READ]))]
+    for cause in _PLAIN_CAUSES:
+        hits = [text[match.start() :] for text in texts if (match := cause.search(text))]
         if hits:
-            first = hits[0] if cause is _CAUSES[3] else hits[-1]
-            return _short(first)
-    return _short(texts[-1]) if texts else ""
+            return _short(hits[-1] if hits[-1].startswith("error: ") else _whole(texts, hits[-1]))
+    engine = max((at for at, text in enumerate(texts) if _ENGINE_SAYS.search(text)), default=None)
+    own = [text for text in texts[engine or 0 :] if _EXCEPTION.match(text) and not _CONSEQUENCE.search(text)]
+    if own:
+        return _short(own[0] if engine is not None else own[-1])
+    signs = [text for text in texts if _BAD_SIGN.search(text)]
+    return _short((signs or texts or [""])[-1])
+
+
+def _whole(texts: list[str], end: str) -> str:
+    """The line that ends like this."""
+    return next(text for text in reversed(texts) if text.endswith(end))
 
 
 def _bare(line: str) -> str:
@@ -222,6 +229,8 @@ def _bare(line: str) -> str:
 
 
 def _short(text: str) -> str:
+    """One line without control characters and secrets, not longer than MAX_LINE."""
+    text = "".join(char if char.isprintable() else " " for char in text)
     text = redact.text(" ".join(text.split()))
     return text if len(text) <= MAX_LINE else text[: MAX_LINE - 1] + "…"
 

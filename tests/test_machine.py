@@ -1,0 +1,231 @@
+"""The machine: what it is, what else it did, and that only one measurement runs on it at a time."""
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from servelab import device_lock, machine, nvml, processes, signals
+
+
+def test_facts_are_plain_and_name_the_hardware() -> None:
+    """CPU, cores, memory, operating system and an id that two calls agree on; JSON can carry them."""
+    facts = machine.facts()
+    assert facts["threads"] >= facts["threads_usable"] >= 1
+    assert facts["memory_bytes"] > 1 << 28
+    assert facts["cpu"] and facts["kernel"] and facts["os"]
+    assert len(facts["id"]) == 16 and machine.facts()["id"] == facts["id"]
+    assert json.loads(json.dumps(facts)) == facts
+
+
+def test_the_id_is_the_hardwares_and_not_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another kernel or Python is the same machine; another memory size is not."""
+    before = machine.facts()["id"]
+    monkeypatch.setattr(machine.platform, "release", lambda: "9.9")
+    assert machine.facts()["id"] == before
+    monkeypatch.setattr(machine, "_memory_bytes", lambda: 1 << 50)
+    assert machine.facts()["id"] != before
+
+
+DAEMON = """
+import os, sys
+if os.fork():
+    os._exit(0)
+os.setsid()
+with open(sys.argv[1], "w") as note:
+    note.write(str(os.getpid()))
+while True:
+    pass
+"""
+
+
+def test_a_strangers_load_is_foreign_and_our_own_is_not(tmp_path: Path) -> None:
+    """CPU time of a process that is not ours is told with its name; the same process among ours is not
+    counted.
+    """
+    note = tmp_path / "pid"
+    subprocess.run([sys.executable, "-c", DAEMON, str(note)], check=True)
+    while not (note.exists() and note.read_text()):
+        time.sleep(0.01)
+    pid = int(note.read_text())
+    try:
+        as_foreign, as_ours = machine.Watch(set).start(), machine.Watch(lambda: {pid}).start()
+        time.sleep(1.0)
+        foreign, ours = as_foreign.stop(), as_ours.stop()
+    finally:
+        os.kill(pid, signals.signal.SIGKILL)
+    assert foreign["foreign_cpus"] > 0.1
+    assert ours["foreign_cpus"] < foreign["foreign_cpus"] - 0.1
+
+
+def test_energy_counters_that_wrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A RAPL counter that went round during a point gives the joules spent, not a negative number."""
+    zone = tmp_path / "intel-rapl:0"
+    zone.mkdir()
+    (tmp_path / "intel-rapl:0:0").mkdir()
+    for name, text in (("name", "package-0"), ("energy_uj", "9000000"), ("max_energy_range_uj", "10000000")):
+        (zone / name).write_text(text)
+    monkeypatch.setattr(machine, "POWERCAP", tmp_path)
+    watch = machine.Watch(set).start()
+    (zone / "energy_uj").write_text("2000000")
+    assert watch.stop()["energy_j"] == {"package-0": pytest.approx(3.0)}
+
+
+def test_without_counters_there_is_no_energy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that counts no energy reports none, not zero."""
+    monkeypatch.setattr(machine, "POWERCAP", tmp_path)
+    monkeypatch.setattr(nvml, "readings", list)
+    assert "energy_j" not in machine.Watch(set).start().stop()
+
+
+def test_gpu_memory_that_comes_back_late_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next server starts when the memory of the last is back, or when patience ends."""
+    used = iter([9 << 30, 5 << 30, 1 << 30, 1 << 30])
+    monkeypatch.setattr(nvml, "readings", lambda: [nvml.Reading(0, next(used), None, ())])
+    assert machine.wait_for_gpu_memory({0: 1 << 30}, 10.0)
+    monkeypatch.setattr(nvml, "readings", lambda: [nvml.Reading(0, 9 << 30, None, ())])
+    assert not machine.wait_for_gpu_memory({0: 1 << 30}, 0.3)
+
+
+# --- the lock
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("device", "ambient", "expected"),
+    [
+        ("cpu", {"CUDA_VISIBLE_DEVICES": "0"}, ["cpu"]),
+        ("cuda", {}, ["gpu"]),
+        ("cuda", {"CUDA_VISIBLE_DEVICES": "1,0"}, ["gpu-0", "gpu-1"]),
+        ("cuda", {"CUDA_VISIBLE_DEVICES": "GPU-ab/../c"}, ["gpu-GPU-ab-c"]),
+        ("rocm", {"HIP_VISIBLE_DEVICES": "3"}, ["gpu-3"]),
+    ],
+)
+def test_what_a_server_occupies(device: str, ambient: dict[str, str], expected: list[str]) -> None:
+    """The CPU, the visible GPUs one by one, or all of them; no name leads out of the lock folder."""
+    assert device_lock.names(device, ambient) == expected
+
+
+def hold(folder: str, gpus: str, ready: "multiprocessing.synchronize.Event", seconds: float) -> None:
+    ambient = {"SERVELAB_LOCKS": folder, **({"CUDA_VISIBLE_DEVICES": gpus} if gpus else {})}
+    with device_lock.device_lock("cuda", Path("/somewhere"), lambda _: None, ambient):
+        ready.set()
+        time.sleep(seconds)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "waits"),
+    [("0", "0", True), ("0", "1", False), ("", "1", True), ("1", "", True), ("0,1", "1,2", True)],
+)
+def test_locks_of_one_gpu_and_of_all(tmp_path: Path, theirs: str, ours: str, waits: bool) -> None:
+    """Different GPUs are measured side by side; the same one, or all of them and one, never."""
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    other = context.Process(target=hold, args=(str(tmp_path), theirs, ready, 60.0))
+    other.start()
+    said: list[str] = []
+    try:
+        assert ready.wait(30)
+        ambient = {"SERVELAB_LOCKS": str(tmp_path), **({"CUDA_VISIBLE_DEVICES": ours} if ours else {})}
+
+        def say(text: str) -> None:
+            said.append(text)
+            other.kill()  # a holder that is killed leaves no lock behind
+
+        with device_lock.device_lock("cuda", tmp_path, say, ambient):
+            assert len(device_lock.handles()) == len(device_lock.names("cuda", ambient)) + bool(ours)
+    finally:
+        other.kill()
+        other.join(10)
+    assert bool(said) == waits
+    assert device_lock.handles() == []
+    if waits and theirs == ours:
+        assert str(other.pid) in said[0] and "/somewhere" in said[0]
+
+
+def test_a_link_in_the_lock_folder_is_not_followed(tmp_path: Path) -> None:
+    """Nobody can have us overwrite a file by a link under a lock's name."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "locks").mkdir()
+    (tmp_path / "locks" / "cpu.lock").symlink_to(victim)
+    with (
+        pytest.raises(OSError, match="symbolic"),
+        device_lock.device_lock("cpu", tmp_path, print, {"SERVELAB_LOCKS": str(tmp_path / "locks")}),
+    ):
+        pytest.fail("followed")
+    assert victim.read_text() == "precious"
+
+
+# --- signals
+# -----------------------------------------------------------------------------------------------------
+
+
+def test_sigterm_raises_what_ctrl_c_raises_and_handlers_come_back() -> None:
+    """Within the block SIGTERM is KeyboardInterrupt; afterwards the handlers are those from before."""
+    before = [signals.signal.getsignal(number) for number in (*signals.STOPPING, signals.signal.SIGINT)]
+    with pytest.raises(KeyboardInterrupt), signals.as_interrupt():
+        os.kill(os.getpid(), signals.signal.SIGTERM)
+        time.sleep(5)
+    assert [
+        signals.signal.getsignal(number) for number in (*signals.STOPPING, signals.signal.SIGINT)
+    ] == before
+
+
+def test_outside_the_main_thread_signals_are_left_alone() -> None:
+    """A thread cannot have handlers: the block does nothing there instead of failing."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            with signals.as_interrupt():
+                pass
+        except BaseException as error:  # noqa: BLE001 the test reports any
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert errors == []
+
+
+@pytest.mark.parametrize("gone", ["snakemake", "shell"])
+def test_a_job_ends_with_its_snakemake(tmp_path: Path, gone: str) -> None:
+    """SIGKILL of Snakemake, or of the shell between, ends the job through the same door as SIGTERM."""
+    job = tmp_path / "job.py"
+    note = tmp_path / "note"
+    job.write_text(
+        "import os, sys, time\n"
+        "from pathlib import Path\n"
+        "from servelab import signals\n"
+        "note = Path(sys.argv[1])\n"
+        "try:\n"
+        "    with signals.as_interrupt(), signals.ending_with_snakemake():\n"
+        "        note.write_text(f'{os.getppid()} {os.getpid()} ')\n"
+        "        time.sleep(60)\n"
+        "except KeyboardInterrupt:\n"
+        "    note.write_text('interrupted')\n"
+    )
+    shell = f"{sys.executable} {job} {note}; true"
+    above = tmp_path / "snakemake"
+    above.write_text(f"import subprocess\nsubprocess.run(['bash', '-c', {shell!r}])\n")
+    snakemake = subprocess.Popen([sys.executable, str(above)], start_new_session=True)
+    deadline = time.monotonic() + 30
+    while not (note.exists() and note.read_text().endswith(" ")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    parent, pid = (int(word) for word in note.read_text().split())
+    os.kill(snakemake.pid if gone == "snakemake" else parent, signals.signal.SIGKILL)
+    snakemake.wait(20)
+    while note.read_text() != "interrupted":
+        assert time.monotonic() < deadline + 20, "the job goes on"
+        time.sleep(0.02)
+    while (each := processes.process(pid)) is not None and each.state not in ("Z", "X"):
+        assert time.monotonic() < deadline + 20
+        time.sleep(0.02)
