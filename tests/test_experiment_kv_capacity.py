@@ -55,6 +55,18 @@ def test_the_notes_capacities_give_the_notes_conclusions() -> None:
     assert int(fits["auto", "first", 2048]) == 10
 
 
+@pytest.mark.parametrize(
+    ("options", "dtype"),
+    [({}, "auto"), ({"dtype": "float32"}, "float32"), ({"dtype": "float32", "kv_cache_dtype": "fp8"}, "fp8"),
+     ({"kv_cache_dtype": "auto", "dtype": "auto"}, "auto")],
+)  # fmt: skip
+def test_the_caches_dtype_follows_the_servers_options(options: dict, dtype: str) -> None:
+    """A model that is served in another dtype than its config's has a cache of that dtype, unless one is
+    given.
+    """
+    assert kv_capacity.kv_dtype_of(options) == dtype
+
+
 def test_a_wrong_formula_is_not_called_agreement() -> None:
     """A log whose bytes per token are 10 % off the formula contradicts it."""
     records = [start("first", 1, 22_048, per_token=126_000)]

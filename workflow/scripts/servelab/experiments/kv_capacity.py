@@ -111,10 +111,14 @@ def _bytes_per_token(
     if card is None:
         return NotCalculated("kv_no_config")
     parallel = int(options.get("tensor_parallel_size") or 1)
-    value: float | NotCalculated = card.kv_bytes_per_token(
-        options.get(DTYPE) or "auto", tensor_parallel=parallel
-    )
+    value: float | NotCalculated = card.kv_bytes_per_token(kv_dtype_of(options), tensor_parallel=parallel)
     return value
+
+
+def kv_dtype_of(options: Mapping[str, Any]) -> str:
+    """The KV cache's dtype: as given; else the dtype the server was told to run in; else the model's own."""
+    given = [str(options[name]) for name in (DTYPE, "dtype") if options.get(name) not in (None, "auto")]
+    return given[0] if given else "auto"
 
 
 def _metrics_tokens(session: Mapping[str, Any], metrics: Mapping[str, Mapping[str, float]]) -> int | None:
