@@ -77,7 +77,7 @@ def _row(rng: random.Random, kind: str, concurrency: int, repeat: int, start: in
         "study": "fixture", "experiment": kind, "kind": kind, "slug": "b25", "model": MODEL, "start": start,
         "repeat": repeat, "point": f"c{concurrency}-i128-o32-r{repeat}", "path": f"results/{kind}/{concurrency}-{repeat}",
         "key": f"{kind}{concurrency}{repeat}{start}", "status": "ok", "session_id": f"{kind}-{start}", "order": repeat,
-        "boot": "first" if start == 1 else "restart", "machine_id": "m1", "options": "{}", "workload": "{}",
+        "boot": "first" if start == 1 else "restart", "machine_id": "m1", "options": "{}", "workload": f'{{"kind": "closed", "concurrency": {concurrency}}}',
         "started_at": "2026-11-29T19:00:00+00:00", "workload_kind": "closed", "concurrency": concurrency,
         "input_tokens": 128, "output_tokens": 32, "requests_ok": 4 * concurrency, "requests_failed": 0,
         "output_throughput_tok_s": tps, "steady_throughput_tok_s": tps * 1.02, "ttft_p50_ms": ttft,

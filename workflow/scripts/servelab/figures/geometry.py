@@ -75,4 +75,4 @@ def log_ticks(values: Sequence[float]) -> list[float]:
         inside = [tick for tick in ticks if min(known) * 0.7 <= tick <= max(known) * 1.4]
         if len(inside) <= 7:
             return inside
-    return [10.0**power for power in range(low, high + 1, max(1, (high - low) // 6))]
+    return [10.0**power for power in range(low, high + 1, max(1, -(-(high - low) // 6)))]

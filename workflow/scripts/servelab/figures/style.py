@@ -1,7 +1,7 @@
 """How every figure is drawn: sizes, axes, raw points under summaries, intervals, rules labelled in place.
 
 A kind's module composes the layers that `Style` makes and hands a chart over undressed; the report asks for
-each figure twice (a wide and a narrow Style) and adds `config`. In short:
+each figure twice (a wide and a narrow Style) and dresses it (dressing.py). In short:
 
     x = style.x("concurrency", "axes.concurrency", log=True, values=[1, 2, 4])
     y = style.y("output_throughput_tok_s", "axes.throughput")
@@ -17,17 +17,16 @@ import altair
 import pandas as pd
 
 from servelab.figures import palette
+from servelab.figures.dressing import FONT_SIZE, Layers, leaves
+from servelab.figures.dressing import Chart as Chart
 from servelab.figures.geometry import apart, log_ticks, thin, tidy
 from servelab.texts import Catalogue, catalogue
 
-FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, Apple SD Gothic Neo, Noto Sans CJK KR, sans-serif"
-FONT_SIZE = 12
 WIDE, NARROW = 680, 340
 STRIKE = "M-1,-1L1,1M-1,1L1,-1"
 
-# Altair's own types are so wide that the checker learns nothing from them: charts and axes are Any here.
+# Altair's own types are so wide that the checker learns nothing from them: axes are Any here.
 alt: Any = altair
-Chart = Any
 Channel = Any
 alt.data_transformers.disable_max_rows()
 
@@ -188,7 +187,7 @@ class Style:
         verdict: str = "verdict",
         tooltip: Sequence[str] = (),
         size: int = 28,
-    ) -> Chart:
+    ) -> Layers:
         """Raw points, one mark a row: filled if valid, hollow if suspect, struck through and grey if invalid.
 
         verdict: column with valid/suspect/invalid; without it all rows count as valid.
@@ -218,7 +217,7 @@ class Style:
             )
             .encode(x=x, y=y, tooltip=tips),
         ]
-        return alt.layer(*layers)
+        return tuple(layers)
 
     def line(
         self,
@@ -230,7 +229,7 @@ class Style:
         low: str = "",
         high: str = "",
         markers: bool = True,
-    ) -> Chart:
+    ) -> Layers:
         """A summary: a line through the rows in order of x, a marker a row, interval bars `low` to `high`."""
         frame = tidy(data, [name_of(x), name_of(y), by, low, high])
         settings = settings or (list(dict.fromkeys(frame[by])) if by else ())
@@ -250,7 +249,7 @@ class Style:
             layers.append(
                 base.mark_point(filled=True, size=52, opacity=1, **plain).encode(x=x, y=y, **colour, **shape)
             )
-        return alt.layer(*layers)
+        return tuple(layers)
 
     def band(
         self,
@@ -261,7 +260,7 @@ class Style:
         high: str,
         by: str = "",
         settings: Sequence[object] = (),
-    ) -> Chart:
+    ) -> Layers:
         """An interval as a band from column `low` to column `high` along x."""
         frame = tidy(data, [name_of(x), low, high, by])
         settings = settings or (list(dict.fromkeys(frame[by])) if by else ())
@@ -273,7 +272,7 @@ class Style:
             .encode(x=x, y=moved(y, low), y2=alt.Y2(high), **colour)
         )
 
-    def rules(self, axis: Channel, rules: Sequence[Rule], height: int = 260) -> Chart:
+    def rules(self, axis: Channel, rules: Sequence[Rule], height: int = 260) -> Layers:
         """Labelled lines: across x (label above the panel, a row each) or across y (label at the right)."""
         vertical = axis.__class__.__name__ == "X"
         column = name_of(axis)
@@ -298,7 +297,7 @@ class Style:
                     color=colour, align="right", baseline="bottom", dy=-3, fontSize=FONT_SIZE
                 )
                 layers.append(words.encode(y=axis, x=alt.value("width"), text="label"))
-        return alt.layer(*layers)
+        return tuple(layers)
 
     def end_labels(
         self,
@@ -309,7 +308,7 @@ class Style:
         settings: Sequence[object] = (),
         height: int = 260,
         names: Mapping[object, str] | None = None,
-    ) -> Chart:
+    ) -> Layers:
         """Each line's name at its right end, in its colour, moved apart where two would overlap."""
         frame = tidy(data, [name_of(x), name_of(y), by]).dropna()
         settings = settings or list(dict.fromkeys(frame[by]))
@@ -327,7 +326,7 @@ class Style:
 
     def heat(
         self, data: pd.DataFrame, x: str, y: str, value: str, titles: tuple[str, str], form: str = ",~r"
-    ) -> Chart:
+    ) -> Layers:
         """A heat map, its numbers in the cells; a missing cell stays empty. x, y: discrete columns."""
         frame = tidy(data, [x, y, value])
         top = float(frame[value].max()) if len(frame) else 1.0
@@ -347,9 +346,10 @@ class Style:
             alt.value(palette.ON_DARK),
             alt.value(palette.ON_LIGHT),
         )
-        return base.mark_rect().encode(color=colour) + base.mark_text(fontSize=FONT_SIZE).encode(
+        written = base.mark_text(fontSize=FONT_SIZE).encode(
             text=alt.Text(field=value, type="quantitative", format=form), color=writing
         )
+        return (base.mark_rect().encode(color=colour), written)
 
     def forest(
         self,
@@ -360,7 +360,7 @@ class Style:
         high: str,
         verdict: str = "verdict",
         row_px: int = 26,
-    ) -> Chart:
+    ) -> Layers:
         """A row a comparison: a dot with its interval along x. Add `style.rules(x, [Rule(1, "same")])`."""
         frame = tidy(data, [label, name_of(x), low, high, verdict])
         rows = alt.Y(**self.category(label, "", list(dict.fromkeys(frame[label]))))
@@ -368,14 +368,17 @@ class Style:
         colour = self.colour_of(DEFAULT)
         bars = base.mark_rule(color=colour, strokeWidth=1.8).encode(y=rows, x=moved(x, low), x2=alt.X2(high))
         dots = base.mark_point(filled=True, color=colour, size=60, opacity=1).encode(y=rows, x=x)
-        return alt.layer(bars, dots)
+        return (bars, dots)
 
-    def panel(self, *layers: Chart, height: int = 260, width: int = 0, title: str = "") -> Chart:
+    def panel(self, *layers: Layers, height: int = 260, width: int = 0, title: str = "") -> Chart:
         """Layers in one frame of the figure's width; `title` says what this panel of several shows."""
-        chart = alt.layer(*layers).properties(
-            height=height, width=width or self.width - (60 if self.narrow else 130)
-        )
-        return chart.properties(title=alt.TitleParams(title, anchor="start", offset=20)) if title else chart
+        options: dict[str, Any] = {
+            "height": height,
+            "width": width or self.width - (60 if self.narrow else 130),
+        }
+        if title:
+            options["title"] = alt.TitleParams(title, anchor="start", offset=20)
+        return alt.layer(*leaves(layers), **options)
 
     def panel_width(self, columns: int) -> int:
         """Width of a panel when `columns` stand side by side (a narrow figure always has one)."""
@@ -384,68 +387,16 @@ class Style:
 
     def grid(self, panels: Sequence[Any], columns: int = 2) -> Chart:
         """Small multiples: panels in rows of `columns`, one below the other on a phone."""
-        together = alt.concat(
-            *panels, columns=1 if self.narrow else columns, spacing={"row": 34, "column": 30}
+        own = dict.fromkeys(("color", "shape", "strokeDash"), "independent")
+        return alt.ConcatChart(
+            concat=list(panels),
+            columns=1 if self.narrow else columns,
+            spacing={"row": 34, "column": 30},
+            resolve=alt.Resolve(scale=own),
         )
-        return together.resolve_scale(color="independent", shape="independent", strokeDash="independent")
 
 
 DEFAULT = "default"
-
-
-def config() -> dict[str, Any]:
-    """Vega-Lite's `config` for every figure: fonts, colours, a light grid, no frame."""
-    ink, muted, grid = (palette.light(token) for token in ("ink", "muted", "grid"))
-    words = {"font": FONT, "fontSize": FONT_SIZE}
-    sizes = {"labelFontSize": FONT_SIZE, "titleFontSize": FONT_SIZE}
-    return {
-        "background": None,
-        "aria": False,
-        "font": FONT,
-        "padding": {"left": 2, "right": 4, "top": 4, "bottom": 2},
-        "view": {"stroke": None},
-        "axis": {
-            **sizes, "labelColor": muted, "titleColor": ink, "titleFontWeight": "normal", "gridColor": grid,
-            "gridWidth": 1, "domainColor": muted, "tickColor": muted, "tickSize": 4, "labelPadding": 4,
-            "titlePadding": 8, "labelOverlap": "greedy",
-        },
-        "axisY": {"domain": False, "ticks": False},
-        "axisX": {"grid": False},
-        "title": {"color": ink, "fontSize": 13, "fontWeight": 600, "font": FONT},
-        "text": {**words, "color": ink},
-        "mark": {"color": palette.light("blue")},
-        "header": {**sizes, "labelColor": ink, "titleColor": ink},
-        "legend": {**sizes, "labelColor": ink, "titleColor": muted},
-        "concat": {"spacing": 30},
-    }  # fmt: skip
-
-
-def finished(chart: Chart) -> dict[str, Any]:
-    """A chart as the Vega-Lite JSON that is drawn: with `config`, and axis titles above the rules' labels."""
-    spec: dict[str, Any] = chart.to_dict()
-    _lift_titles(spec)
-    return {**spec, "config": config()}
-
-
-def _lift_titles(view: dict[str, Any]) -> None:
-    for part in ("concat", "hconcat", "vconcat"):
-        for panel in view.get(part, []):
-            _lift_titles(panel)
-    tops = [
-        layer["encoding"]["y"]["value"]
-        for layer in _leaves(view)
-        if isinstance(layer.get("encoding", {}).get("y", {}).get("value"), (int, float))
-    ]
-    if not tops or min(tops) >= 0:
-        return
-    for layer in _leaves(view):
-        axis = layer.get("encoding", {}).get("y", {}).get("axis")
-        if axis and "titleY" in axis:
-            axis["titleY"] = min(tops) - 9
-
-
-def _leaves(view: dict[str, Any]) -> list[dict[str, Any]]:
-    return [leaf for layer in view["layer"] for leaf in _leaves(layer)] if "layer" in view else [view]
 
 
 def name_of(channel: Channel) -> str:

@@ -11,7 +11,7 @@ from servelab import field_notes
 from servelab.claims import MEASURED, NOT_MEASURED, Analysis, Table
 from servelab.references import Counterpart, Reference
 from servelab.report.cells import figure
-from servelab.report.sections import SectionView, kinds_of, reason_text
+from servelab.report.sections import SectionView, kinds_of
 from servelab.report.words import Words
 
 _RATIO_UNITS = {"x": 1.0, "%": 0.0}  # unit of a shape → the value that means «no change»
@@ -218,11 +218,7 @@ def missing_view(
 ) -> MissingView:
     """Everything that the report cannot say, with the reason where one is known."""
     view = MissingView(beyond=words.listed("missing.beyond_list"))
-    by_id = {section.id: section for section in sections}
-    for analysis in analyses:
-        section = by_id.get(f"s-{analysis.experiment or analysis.kind}")
-        if analysis.status == NOT_MEASURED and section is not None:
-            view.experiments.append((section.title, section.id, reason_text(analysis, words)))
+    view.experiments = [(section.title, section.id, section.reason) for section in sections if section.reason]
     there = {a.kind for a in analyses} | set(kinds_of(config).values())
     view.absent = [
         words.optional(f"experiments.{kind}.title", kind) for kind in known_kinds if kind not in there

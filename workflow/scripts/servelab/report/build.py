@@ -168,8 +168,9 @@ def _add_listings(
             section.listings = [
                 (name, words(f"listings.{name.split('.')[0]}"), text) for name, text in files.items()
             ]
-        for name, text in files.items() if figures_dir is not None else ():
-            write_atomically(figures_dir / name, text.encode("utf-8"))
+        if figures_dir is not None:
+            for name, text in files.items():
+                write_atomically(figures_dir / name, text.encode("utf-8"))
 
 
 def _contents(

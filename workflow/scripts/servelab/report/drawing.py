@@ -1,16 +1,21 @@
 """Figures drawn: Altair charts → SVG in the reader's theme, files beside the report, Vega for JavaScript."""
 
+import contextlib
+import importlib.metadata
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import vl_convert
 
 from servelab.claims import Analysis, Figure
 from servelab.figures import palette
-from servelab.figures.style import Style, finished
+from servelab.figures.dressing import finished
+from servelab.figures.style import Style
 from servelab.records import write_atomically
 from servelab.report.words import Words
 
@@ -57,14 +62,14 @@ def figure_views(
 
 def _view(figure: Figure, narrow: Figure, words: Words, number: int, folder: Path | None) -> FigureView:
     spec = finished(figure.chart)
-    svg = vl_convert.vegalite_to_svg(spec)
+    svg = _svg(json.dumps(spec))
     view = FigureView(
         id=figure.id,
         number=number,
         caption=words(f"figures.{figure.template}.caption", figure.values),
         alt=words(f"figures.{figure.template}.alt", figure.values),
         wide=inline_svg(svg, f"{figure.id}-w"),
-        narrow=inline_svg(vl_convert.vegalite_to_svg(finished(narrow.chart)), f"{figure.id}-n"),
+        narrow=inline_svg(_svg(json.dumps(finished(narrow.chart))), f"{figure.id}-n"),
         vega=palette.themed(json.dumps(_small(spec), separators=(",", ":"))),
         table=figure.table,
     )
@@ -74,6 +79,12 @@ def _view(figure: Figure, narrow: Figure, words: Words, number: int, folder: Pat
         write_atomically(folder / f"{figure.id}.png", vl_convert.svg_to_png(paper, scale=2))
         view.svg_file, view.png_file = f"{figure.id}.svg", f"{figure.id}.png"
     return view
+
+
+@lru_cache(maxsize=64)
+def _svg(spec: str) -> str:
+    """A Vega-Lite specification drawn; the same one (an unchanged figure in another language) only once."""
+    return str(vl_convert.vegalite_to_svg(spec))
 
 
 def inline_svg(svg: str, name: str) -> str:
@@ -102,5 +113,17 @@ def _small(spec: dict[str, object]) -> dict[str, object]:
 
 
 def javascript() -> str:
-    """The Vega libraries as one script that asks for nothing from outside; it defines `vegaEmbed`."""
-    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+    """The Vega libraries as one script that asks for nothing from outside; it defines `vegaEmbed`.
+
+    Bundling takes seconds, so the result is kept in the user's cache folder by vl-convert's version.
+    """
+    version = importlib.metadata.version("vl-convert-python")
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    kept = Path(home) / "servelab" / f"vega-bundle-{version}.js"
+    try:
+        return kept.read_text(encoding="utf-8")
+    except OSError:
+        script = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+    with contextlib.suppress(OSError):  # without a cache the next report bundles again, no more
+        write_atomically(kept, script.encode("utf-8"))
+    return script

@@ -51,8 +51,8 @@ def policy(*scripts: str) -> str:
     """
     sources = " ".join(f"'{s if s.startswith('sha256-') else script_hash(s)}'" for s in scripts)
     return (
-        f"default-src 'none'; script-src {sources}; style-src 'unsafe-inline'; img-src data:; font-src data:; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {sources}; style-src 'unsafe-inline'; img-src data:; "
+        "font-src data:; base-uri 'none'; form-action 'none'"
     )
 
 
