@@ -68,7 +68,8 @@ def main() -> int:
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _stop)
     start = ServerStart.from_json(json.loads(arguments.start))
-    limits = json.loads(arguments.limits.read_text(encoding="utf-8")) if arguments.limits else {}
+    given = dict(start.engine.limits)
+    limits = json.loads(arguments.limits.read_text(encoding="utf-8")) if arguments.limits else given
     progress = Progress(start, arguments.root / "results/timings.jsonl", arguments.later_seconds)
     watcher = measure.Watcher(progress.say, progress.point_done, progress.starting)
     began = time.monotonic()

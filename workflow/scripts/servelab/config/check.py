@@ -36,6 +36,7 @@ OURS = {
     "config": "write the options into the study",
 }
 MOST_POINTS_A_START = 500
+LIMITS = ("flops", "bytes_per_s", "cache_bytes")
 # vLLM's «auto» falls back to pickled weights, and those run code when they are read.
 SAFE_LOAD_FORMATS = (
     "safetensors",
@@ -79,12 +80,20 @@ def study(config: Study) -> None:
             problems.append(
                 Problem(f"objective.{key}", getattr(config.objective, key), "milliseconds, 0 for no bound")
             )
+    problems += limits("limits", config.limits)
     if not config.models:
         problems.append(Problem("models", config.models, "at least one model"))
     if not config.experiments:
         problems.append(Problem("experiments", config.experiments, "at least one experiment"))
     if problems:
         raise ConfigError(problems)
+
+
+def limits(key: str, values: Mapping[str, float]) -> list[Problem]:
+    """Names and values of what a machine can do at most."""
+    problems = [unknown_key(key, name, LIMITS) for name in values if name not in LIMITS]
+    below = [name for name, value in values.items() if value <= 0]
+    return problems + [Problem(f"{key}.{name}", values[name], "a number above 0") for name in below]
 
 
 def model_entries(value: Any) -> list[tuple[str, Any]]:
@@ -160,7 +169,7 @@ def known_options(version: str) -> Mapping[str, Any]:
 
 def options(loaded: "LoadedStudy") -> None:
     """Check every server option that the study asks for. Raises ConfigError."""
-    problems: list[Problem] = []
+    problems = limits("engine.limits", loaded.engine_config.limits)
     groups = [("server", loaded.study.server)]
     groups += [(f"models.{name}.options", dict(spec.options)) for name, spec in loaded.models.items()]
     groups += [(f"experiments.{name}.server", config.server) for name, config in loaded.experiments.items()]
