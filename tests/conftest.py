@@ -3,9 +3,9 @@
 The fixtures' values live in modules beside this one (project_folder.py), so that tests can name their types.
 """
 
-import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,9 +56,13 @@ def real_server() -> RealServer:
     if not all(marker.exists() for marker in markers):
         targets = [str(marker.relative_to(REPO)) for marker in markers]
         command = [sys.executable, "-m", "snakemake", "--cores", "1", *targets]
-        done = subprocess.run(
-            command, cwd=REPO, env={**os.environ}, capture_output=True, text=True, timeout=1500
-        )
+        # Somebody may be measuring in this checkout: then it is their turn first.
+        deadline = time.monotonic() + 1500
+        while True:
+            done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=1500)
+            if "another run is at work" not in done.stdout + done.stderr or time.monotonic() > deadline:
+                break
+            time.sleep(5)
         assert done.returncode == 0, (
             f"the server's environment could not be made:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
         )
