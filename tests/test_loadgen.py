@@ -4,6 +4,9 @@ Times are compared as orders and with wide bounds: the machine is shared.
 """
 
 import asyncio
+import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -472,6 +475,32 @@ def test_cancelling_closes_every_connection() -> None:
     with stub(endless) as server:
         asyncio.run(cancelled(server))
         assert closed_by_client.wait(10)
+
+
+def test_ctrl_c_ends_a_measurement_at_once() -> None:
+    """SIGINT while a server does not answer: the process ends as KeyboardInterrupt, it does not wait for the
+    server.
+    """
+
+    async def never(request: Request, writer: asyncio.StreamWriter) -> bool:
+        await asyncio.sleep(60)
+        return False
+
+    code = (
+        "import sys; from servelab.loadgen import *; from servelab.spec import Workload; "
+        "w = Workload(concurrency=2, requests=4, input_tokens=20, output_tokens=4, warmup_requests=0); "
+        "measure(Target(sys.argv[1], 'm'), w, PromptSource(1, 'p', 1000), RunLimits(poll_s=0), parse=lambda t: {})"
+    )
+    with stub(never) as server:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, server.url], stderr=subprocess.PIPE, text=True
+        )
+        while len(server.completions) < 2:
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, words = process.communicate(timeout=30)
+    assert process.returncode != 0 and "KeyboardInterrupt" in words
 
 
 @pytest.mark.parametrize(

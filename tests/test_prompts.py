@@ -64,7 +64,8 @@ def test_a_prefix_group_shares_its_prefix_and_nothing_more() -> None:
     assert prompts[0][:64] == prompts[2][:64] and prompts[1][:64] == prompts[3][:64]
     assert prompts[0][:16] != prompts[1][:16]
     assert len({tuple(prompt[64:80]) for prompt in prompts}) == 4
-    assert source.prompt("warmup", 0, 96, workload).tolist()[:16] != prompts[0][:16]
+    warm = [source.prompt("warmup", index, 96, workload).tolist() for index in range(2)]
+    assert warm[0][:64] == warm[1][:64] and warm[0][64:] != warm[1][64:] and warm[0][:16] != prompts[0][:16]
     assert [prefix_group(workload, index) for index in range(4)] == [0, 1, 0, 1]
 
 

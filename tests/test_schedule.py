@@ -116,3 +116,4 @@ def test_a_closed_loop_warms_every_slot_and_no_more() -> None:
     )
     assert warmup_count(Workload(concurrency=8, requests=100, warmup_requests=0)) == 0
     assert warmup_count(open_loop(arrival="ramp")) == 0
+    assert warmup_count(Workload(concurrency=1, requests=9, input_tokens=9, shared_prefix_tokens=8)) == 2

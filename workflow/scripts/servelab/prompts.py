@@ -60,21 +60,25 @@ class PromptSource:
         The first `shared_prefix_tokens` are those of the request's prefix group. Raises ValueError if the
         prefix leaves no room for a token of the request's own.
         """
-        if workload.same_prompt and role != "warmup":
+        if workload.same_prompt:
             return self.draw(tokens, "same", role)
         shared = workload.shared_prefix_tokens
         if not shared or role in ("victim",):
             return self.draw(tokens, role, index)
         if shared >= tokens:
             raise ValueError(f"shared_prefix_tokens {shared} is not below input_tokens {tokens}")
-        group = prefix_group(workload, index)
+        group = prefix_group(workload, index, role)
         prefix = self.draw(shared, "prefix", role, group if group is not None else 0)
         return np.concatenate([prefix, self.draw(tokens - shared, role, index)])
 
 
-def prefix_group(workload: Workload, index: int) -> int | None:
-    """The group whose prefix a request has; None where prompts share nothing. Requests take turns."""
-    if workload.same_prompt:
+def prefix_group(workload: Workload, index: int, role: str = "measured") -> int | None:
+    """The group whose prefix a request has; None where prompts share nothing. Requests take turns.
+
+    Warm-up requests are one group of their own, so that the second of them meets the prefix of the first in
+    the cache.
+    """
+    if workload.same_prompt or (role == "warmup" and workload.shared_prefix_tokens):
         return 0
     if not workload.shared_prefix_tokens:
         return None

@@ -88,14 +88,15 @@ def warmup_count(workload: Workload) -> int:
     """Requests sent before the measured ones, of their shape.
 
     Closed loop: one a slot, so that the batch is as full as it will be and each slot goes from its last
-    warm-up request straight to its first measured one. Open loop: the schedule's first tenth (4 to 32), after
-    one request alone; none for ramps and traces, whose beginning is part of them. Interference: one small run
-    of the same shapes.
+    warm-up request straight to its first measured one; two at least where prompts share a prefix, for a miss
+    and a hit are two shapes. Open loop: the schedule's first tenth (4 to 32), after one request alone; none
+    for ramps and traces, whose beginning is part of them. Interference: one small run of the same shapes.
     """
     if workload.warmup_requests >= 0:
         return workload.warmup_requests
     if workload.kind == "closed":
-        return slots(workload)
+        shares = workload.shared_prefix_tokens > 0 or workload.same_prompt
+        return max(slots(workload), 2 if shares else 1)
     if workload.kind == "open":
         return 0 if workload.arrival in ("ramp", "trace") else min(max(workload.requests // 10, 4), 32)
     return 2

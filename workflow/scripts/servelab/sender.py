@@ -109,7 +109,7 @@ class Sender:
         ids = self.prompts.prompt(role, index, n_in, workload)
         exchange = Exchange(role, index, PATHS[workload.api], payload(self.model, workload, ids, n_out))
         exchange.input_tokens, exchange.output_tokens = n_in, n_out
-        exchange.group = prefix_group(workload, index)
+        exchange.group = prefix_group(workload, index, role)
         return exchange
 
     def build_ahead(self, count: int) -> None:
