@@ -56,6 +56,13 @@ def test_plan_counts_what_is_missing(plan: ModuleType, project: Project) -> None
     store.put(record(starts[0].key(starts[0].points[1])))
     assert plan.lines(raw, project.root)[-1] == "nothing to measure"
 
+    store.put(record(starts[0].key(starts[0].points[0]), status="failed", cause="server_start"))
+    kept = plan.lines(raw, project.root)
+    assert kept[-2].startswith("1 points failed before and are kept as they are; --config retry_failed=true")
+    assert kept[-1] == "nothing to measure"
+    retried = plan.lines(raw, project.root, retry_failed=True)
+    assert "to do: 1 starts, 1 points" in retried[-2]
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)

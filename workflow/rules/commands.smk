@@ -9,8 +9,9 @@ localrules:
 rule plan:
     params:
         study=lambda wildcards: PLAN.study_json,
+        retry="--retry-failed" if PLAN.retry_failed else "",
     shell:
-        "{PYTHON} workflow/scripts/plan.py --config {params.study:q}"
+        "{PYTHON} workflow/scripts/plan.py --config {params.study:q} {params.retry}"
 
 
 rule archive:

@@ -12,41 +12,53 @@ from servelab.spec import Point, ServerStart
 from servelab.store import Store
 
 
-def lines(config: dict[str, object], root: Path) -> list[str]:
-    """The plan as lines of text."""
+def lines(config: dict[str, object], root: Path, retry_failed: bool = False) -> list[str]:
+    """The plan as lines of text. retry_failed: points that failed before are to be measured again."""
     loaded = load(config, root)
     starts = server_starts(loaded)
     timings = estimate.read(root / "results/timings.jsonl")
     store = Store(root / "results/store")
-    out = [f"study {loaded.study.study}: engine {loaded.engine.name} {loaded.engine.version}, models {', '.join(loaded.models)}"]
-    total_points = total_missing = needed = 0
+    models = ", ".join(loaded.models)
+    out = [
+        f"study {loaded.study.study}: engine {loaded.engine.name} {loaded.engine.version}, models {models}"
+    ]
+    points = sum(len(start.points) for start in starts)
+    todo: list[list[Point]] = []
+    failed = 0
     total_s = 0.0
     experiment = ""
     for start in starts:
-        missing = [point for point in start.points if not _kept(store, start, point)]
+        found = {point: store.find(start.key(point))[0] for point in start.points}
+        failures = [point for point, meta in found.items() if meta is not None and meta.status == "failed"]
+        missing = [p for p, meta in found.items() if meta is None or (retry_failed and p in failures)]
         seconds = estimate.seconds(timings, start, missing)
         if start.experiment != experiment:
             experiment = start.experiment
             out.append(f"  {experiment or 'shared servers'}")
-        state = f"{len(missing)} of {len(start.points)} points to measure, about {estimate.clock(seconds)}" if missing else f"{len(start.points)} points, all there"
-        boot = "" if start.boot == "any" else f" ({start.boot} boot)"
-        out.append(f"    {start.slug} start {start.start}{boot}: {state}")
-        if missing:
-            out.append(f"      {_names(missing)}")
-        total_points += len(start.points)
-        total_missing += len(missing)
-        needed += bool(missing)
+        out += _start_lines(start, missing, seconds)
+        todo.append(missing)
+        failed += len(failures)
         total_s += seconds
+    assumed = "" if timings.points else " (assumed: nothing was measured here yet)"
     out.append(
-        f"{len(starts)} server starts with {total_points} points; to do: {needed} starts, {total_missing} points, "
-        f"about {estimate.clock(total_s)}" + ("" if timings.points else " (assumed: nothing was measured here yet)")
+        f"{len(starts)} server starts with {points} points; to do: {sum(map(bool, todo))} starts, "
+        f"{sum(map(len, todo))} points, about {estimate.clock(total_s)}{assumed}"
     )
-    out.append("nothing was started" if total_missing else "nothing to measure")
+    if failed and not retry_failed:
+        out.append(
+            f"{failed} points failed before and are kept as they are; --config retry_failed=true measures them again"
+        )
+    out.append("nothing was started" if any(todo) else "nothing to measure")
     return out
 
 
-def _kept(store: Store, start: ServerStart, point: Point) -> bool:
-    return store.find(start.key(point))[0] is not None
+def _start_lines(start: ServerStart, missing: list[Point], seconds: float) -> list[str]:
+    boot = "" if start.boot == "any" else f" ({start.boot} boot)"
+    label = f"    {start.slug} start {start.start}{boot}: "
+    if not missing:
+        return [f"{label}{len(start.points)} points, all there"]
+    to_do = f"{len(missing)} of {len(start.points)} points to measure, about {estimate.clock(seconds)}"
+    return [label + to_do, f"      {_names(missing)}"]
 
 
 def _names(points: list[Point], most: int = 8) -> str:
@@ -59,8 +71,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", required=True, help="the study's config as JSON")
     parser.add_argument("--root", type=Path, default=Path(), help="the project's folder")
+    parser.add_argument(
+        "--retry-failed", action="store_true", help="points that failed before are to be measured again"
+    )
     arguments = parser.parse_args()
-    print("\n".join(lines(json.loads(arguments.config), arguments.root)))
+    print("\n".join(lines(json.loads(arguments.config), arguments.root, arguments.retry_failed)))
 
 
 if __name__ == "__main__":
