@@ -31,9 +31,17 @@ LOG_ZERO = -9999.0  # what the server writes for log 0, which JSON cannot carry
 class Target(Protocol):
     """A server that answers: base_url (with or without /v1), the model's served name, its key or ""."""
 
-    base_url: str
-    model: str
-    api_key: str
+    @property
+    def base_url(self) -> str:
+        """Address of the API."""
+
+    @property
+    def model(self) -> str:
+        """The name under which the model is served."""
+
+    @property
+    def api_key(self) -> str:
+        """The server's key, "" without one."""
 
 
 @dataclass(frozen=True)
