@@ -9,7 +9,7 @@ import gc
 import json
 import resource
 from time import perf_counter
-from typing import Any
+from typing import cast
 
 import numpy as np
 import uvloop
@@ -20,8 +20,8 @@ class _Stream(asyncio.Protocol):
         self.run = run
         self.log: list[tuple[float, bytes]] = []
 
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.WriteTransport, transport)
 
     def data_received(self, data: bytes) -> None:
         self.log.append((perf_counter(), data))
@@ -87,4 +87,5 @@ def measure(
         "ttft_p50_ms": float(np.median([times[0] - sent for sent, times in logs])) * 1e3,
         "itl_p99_ms": float(np.percentile(np.concatenate([np.diff(times) for _, times in logs]), 99)) * 1e3,
         "us_per_token": cpu_s / (requests * output_tokens) * 1e6,
+        "kernel_us_per_token": (after.ru_stime - before.ru_stime) / (requests * output_tokens) * 1e6,
     }

@@ -6,37 +6,13 @@ self-knowledge shows.
 """
 
 import asyncio
-import urllib.request
 from collections.abc import Mapping
 from time import perf_counter
-from urllib.parse import urlsplit
 
 import aiohttp
 
 from servelab.exchange import Exchange
 from servelab.http_framing import Head
-
-
-def needs_aiohttp(base_url: str) -> bool:
-    """Whether this address is beyond RawWire: https, or a proxy stands between us and it."""
-    parts = urlsplit(base_url)
-    if parts.scheme != "http" or parts.username is not None:
-        return True
-    proxies = urllib.request.getproxies()
-    return ("http" in proxies or "all" in proxies) and not urllib.request.proxy_bypass(parts.netloc)
-
-
-async def redirects(base_url: str, headers: Mapping[str, str], timeout_s: float) -> bool:
-    """Whether the server sends our requests elsewhere. No answer is no redirect."""
-    limit = aiohttp.ClientTimeout(total=timeout_s)
-    try:
-        async with (
-            aiohttp.ClientSession(headers=dict(headers), timeout=limit) as session,
-            session.get(f"{base_url}/v1/models", allow_redirects=False) as response,
-        ):
-            return response.status in (301, 302, 307, 308)
-    except (aiohttp.ClientError, TimeoutError, OSError):
-        return False
 
 
 class AiohttpWire:

@@ -10,6 +10,7 @@ What needs TLS, a proxy or redirects goes through aiohttp (aiohttp_wire.py); bot
 """
 
 import asyncio
+import urllib.request
 from collections.abc import Mapping
 from time import perf_counter
 from typing import cast
@@ -146,6 +147,15 @@ class Connection(asyncio.Protocol):
         exchange.finish(now, cause, detail or None)
 
 
+def beyond_raw(base_url: str) -> bool:
+    """Whether an address needs more than RawWire: https, credentials in it, or a proxy between us and it."""
+    parts = urlsplit(base_url)
+    if parts.scheme != "http" or parts.username is not None:
+        return True
+    proxies = urllib.request.getproxies()
+    return ("http" in proxies or "all" in proxies) and not urllib.request.proxy_bypass(parts.netloc)
+
+
 class RawWire:
     """Carries exchanges to one plain-http origin over connections of its own, kept alive between requests.
 
@@ -166,6 +176,18 @@ class RawWire:
         if any("\r" in line or "\n" in line for line in lines):
             raise ValueError("a header field may not hold a line end")
         self._lines = "\r\n".join(lines)
+
+    async def redirects(self, path: str, timeout_s: float) -> bool:
+        """Whether the server sends a request for this path elsewhere. No answer is no redirect."""
+        probe = Exchange("probe", 0, path)
+        ended = asyncio.Event()
+        probe.on_end = lambda _: ended.set()
+        self.submit(probe)
+        try:
+            await asyncio.wait_for(ended.wait(), timeout_s)
+        except TimeoutError:
+            self.abort(probe, "timeout")
+        return probe.head is not None and probe.head.status in (301, 302, 303, 307, 308)
 
     async def warm(self, connections: int) -> None:
         """Make so many connections; one that fails is left to the request that will need it."""

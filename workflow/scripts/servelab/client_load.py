@@ -23,8 +23,8 @@ class ClientLoad:
 
     def __init__(self) -> None:
         self._lags: array[float] = array("d")
-        self._begin: tuple[float, float, float, int] | None = None
-        self._end: tuple[float, float, float, int] | None = None
+        self._begin: tuple[float, float, float, int, float] | None = None
+        self._end: tuple[float, float, float, int, float] | None = None
 
     def start(self) -> None:
         """The hot phase begins."""
@@ -39,8 +39,9 @@ class ClientLoad:
         self._end = _now()
 
     def figures(self, tokens: int, send_lags_s: "array[float]") -> dict[str, float]:
-        """PointMeta.client: cpu_s, wall_s, busy_share, run_delay_s, preempted, lag_*_ms, send_lag_*_ms,
-        tokens, us_per_token, limited (1 if the client may have been the limit).
+        """PointMeta.client: cpu_s (of it cpu_system_s in the kernel), wall_s, busy_share, run_delay_s,
+        preempted, lag_*_ms, send_lag_*_ms, tokens, us_per_token, limited (1 if the client may have been the
+        limit).
 
         tokens: output tokens received in the hot phase. send_lags_s: sent − intended of open-loop requests.
         """
@@ -49,6 +50,7 @@ class ClientLoad:
         wall_s, cpu_s = end[0] - begin[0], end[1] - begin[1]
         figures = {
             "cpu_s": cpu_s,
+            "cpu_system_s": end[4] - begin[4],
             "wall_s": wall_s,
             "busy_share": cpu_s / wall_s if wall_s > 0 else 0.0,
             "run_delay_s": end[2] - begin[2],
@@ -72,9 +74,9 @@ def _percentiles(name: str, values: "array[float]") -> dict[str, float]:
     return {f"{name}_p50_ms": float(p50), f"{name}_p99_ms": float(p99), f"{name}_max_ms": float(ms.max())}
 
 
-def _now() -> tuple[float, float, float, int]:
+def _now() -> tuple[float, float, float, int, float]:
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    return time.perf_counter(), time.process_time(), _run_delay_s(), usage.ru_nivcsw
+    return time.perf_counter(), time.process_time(), _run_delay_s(), usage.ru_nivcsw, usage.ru_stime
 
 
 def _run_delay_s() -> float:

@@ -17,11 +17,11 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import uvloop
 
-from servelab.aiohttp_wire import AiohttpWire, needs_aiohttp, redirects
-from servelab.client import RawWire
+from servelab.client import RawWire, beyond_raw
 from servelab.drivers import ClosedLoop, Gate, Interference, OpenLoop
 from servelab.metrics_poll import MetricsPoll, Parse
 from servelab.prompts import PromptSource
@@ -33,8 +33,11 @@ from servelab.request_rows import (
     tokens_received,
     window,
 )
-from servelab.sender import RunLimits, Sender, Wire
+from servelab.sender import RunLimits, Sender
 from servelab.spec import Workload
+
+if TYPE_CHECKING:
+    from servelab.sender import Wire
 
 __all__ = ["Measurement", "PromptSource", "RunLimits", "Target", "measure", "run"]
 
@@ -130,14 +133,18 @@ def check(workload: Workload) -> None:
         raise ValueError("neither requests nor duration_s says when to stop")
 
 
-async def _wires(target: Target, headers: dict[str, str], limits: RunLimits) -> tuple[Wire, Wire]:
+async def _wires(target: Target, headers: dict[str, str], limits: RunLimits) -> "tuple[Wire, Wire]":
     """One wire for the load, one for /metrics."""
-    root = target.root
-    if needs_aiohttp(root) or await redirects(root, headers, limits.connect_timeout_s):
-        return AiohttpWire(root, headers, limits.connect_timeout_s), AiohttpWire(
-            root, headers, limits.connect_timeout_s
-        )
-    return RawWire(root, headers, limits.connect_timeout_s), RawWire(root, headers, limits.connect_timeout_s)
+    root, timeout_s = target.root, limits.connect_timeout_s
+    if not beyond_raw(root):
+        load, metrics = RawWire(root, headers, timeout_s), RawWire(root, headers, timeout_s)
+        if not await metrics.redirects("/v1/models", timeout_s):
+            return load, metrics
+        await metrics.close()
+    # Not before it is needed: importing aiohttp takes as long as preparing a point.
+    from servelab.aiohttp_wire import AiohttpWire
+
+    return AiohttpWire(root, headers, timeout_s), AiohttpWire(root, headers, timeout_s)
 
 
 async def _drive(

@@ -9,10 +9,13 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from servelab.exchange import Exchange
 from servelab.http_framing import Body, FramingError
-from servelab.sender import Wire
+
+if TYPE_CHECKING:
+    from servelab.sender import Wire
 
 Parse = Callable[[str], Mapping[str, float]]
 
@@ -27,7 +30,7 @@ _LEFT_OUT = re.compile(r"(_bucket|_created|_sum|_count)(\{|$)")
 class MetricsPoll:
     """Fetches and keeps readings; `readings` parses them."""
 
-    def __init__(self, wire: Wire, path: str = "/metrics") -> None:
+    def __init__(self, wire: "Wire", path: str = "/metrics") -> None:
         self._wire, self._path = wire, path
         self._kept: list[tuple[str, Exchange]] = []
         self._absent = False

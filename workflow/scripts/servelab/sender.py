@@ -12,16 +12,18 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from servelab.aiohttp_wire import AiohttpWire
 from servelab.client import RawWire
 from servelab.client_load import ClientLoad
 from servelab.exchange import Exchange
 from servelab.prompts import Ids, PromptSource, prefix_group, words
 from servelab.spec import Workload
 
-Wire = RawWire | AiohttpWire
+if TYPE_CHECKING:
+    from servelab.aiohttp_wire import AiohttpWire
+
+    Wire = RawWire | AiohttpWire
 
 TICK_S = 0.010
 CHECK_S = 0.25
@@ -75,7 +77,7 @@ class Sender:
 
     def __init__(
         self,
-        wire: Wire,
+        wire: "Wire",
         model: str,
         workload: Workload,
         prompts: PromptSource,
