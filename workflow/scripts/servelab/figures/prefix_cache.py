@@ -17,6 +17,6 @@ def figures(analysis: Analysis, style: Style) -> list[Figure]:
     rows["label"] = named(rows, ("request", "cache"), words)
     width = style.width - (170 if style.narrow else 260)
     chart = dots(rows, style, "ttft_p50_ms", "axes.ttft", log=True)
-    panel = style.panel(chart, height=28 * rows["label"].nunique(), width=width)
+    panel = style.panel(chart, height=26 * rows["label"].nunique(), width=width)
     table = id_of(analysis, "prefix_cache_requests")
     return [Figure(f"{analysis.experiment}-requests", panel, "prefix_cache", {}, table, analysis.experiment)]
