@@ -321,6 +321,23 @@ def test_a_stalled_stream_ends_after_the_stall_limit() -> None:
     assert failed[0]["end_s"] - failed[0]["sent_s"] >= 0.6 and time.monotonic() - began < 15
 
 
+def test_a_stream_that_stalls_after_its_first_read_is_seen_beside_busy_ones() -> None:
+    """Bytes on other streams do not hide a stream that has begun and stopped."""
+
+    async def one_read(request: Request, writer: asyncio.StreamWriter) -> bool:
+        if request.number != 2:
+            return await stream(request, writer)
+        writer.write(framed([vllm_chunk(" a", usage(20, 1))], end=False))
+        await asyncio.sleep(60)
+        return False
+
+    with stub(one_read) as server:
+        got = measure(server, closed(2, 0, duration_s=2.5), stall_s=0.5)
+    failed = [row for row in rows(got) if not row["ok"]]
+    assert [row["cause"] for row in failed] == ["stalled"]
+    assert 0.5 <= failed[0]["end_s"] - failed[0]["sent_s"] < 2.0
+
+
 def test_a_dead_server_ends_everything_at_once() -> None:
     """When the process is gone, requests in flight and requests never sent are rows that say server_died."""
     dead = threading.Event()

@@ -243,7 +243,7 @@ class Sender:
         for exchange in self.in_flight:
             self._last_byte = max(self._last_byte, exchange.last_byte_s or exchange.sent_s or 0.0)
         for exchange in list(self.in_flight):
-            begun = len(exchange.times) > 1
+            begun = len(exchange.times) > 1 or (bool(exchange.reads) and b"data:" in exchange.reads[0])
             quiet_since = exchange.times[-1] if begun else max(self._last_byte, exchange.sent_s or now)
             if now - quiet_since >= self.limits.stall_s:
                 self.wire.abort(exchange, "stalled", f"no byte for {self.limits.stall_s:g} s")
