@@ -45,7 +45,9 @@ class MetricsPoll:
         exchange.on_end = lambda _: ended.set_result(None) if not ended.done() else None
         self._wire.submit(exchange)
         try:
-            await asyncio.wait_for(ended, FETCH_LIMIT_S)
+            # Not wait_for: Python 3.11's forgets a cancellation that comes with the answer, and stop() waits for ever.
+            async with asyncio.timeout(FETCH_LIMIT_S):
+                await ended
         except TimeoutError:
             self._wire.abort(exchange, "timeout")
         except asyncio.CancelledError:
