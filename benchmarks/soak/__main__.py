@@ -127,14 +127,16 @@ def run(project: Project, kills_left: int, draw: random.Random) -> tuple[bool, s
     """
     process = project.begin("all", "--omit-from", "summarise", "--config", "retry_failed=true")
     before, patience = _noted(project), draw.randint(30, 90)
+    how = None
     while process.poll() is None:
         time.sleep(0.1)
-        if kills_left and _noted(project) - before >= patience:
+        if how is None and kills_left and _noted(project) - before >= patience:
             how = KILLS[kills_left % len(KILLS)]
             kill(project, process.pid, how)
+            if how == "SIGKILL job":  # Snakemake keeps going with the other jobs; it is to start anew
+                os.killpg(process.pid, signal.SIGINT)
             process.wait(180)
-            return process.returncode == 0, how
-    return process.returncode == 0, None
+    return process.returncode == 0, how
 
 
 def _noted(project: Project) -> int:

@@ -98,7 +98,7 @@ class Server:
         """What a dead server said about why, and how its process ended."""
         if self.life is None or self.log is None:
             return ""
-        return self.life.epitaph(read_log(self.log, self.log_start))
+        return self.life.epitaph(self.log, self.log_start)
 
     def log_mark(self) -> int:
         """The log's length now."""
@@ -274,7 +274,7 @@ def _wait_until_ready(
     last = "it never answered"
     while True:
         if life.wait_for("ended", "not_started", timeout_s=POLL_S) or life.over:
-            raise _Failed(life, life.epitaph(read_log(log, log_start)) or "it ended without a word")
+            raise _Failed(life, life.epitaph(log, log_start) or "it ended without a word")
         try:
             names = server_http.served_names(target, timeout_s=2.0)
             if target.model in names:

@@ -68,14 +68,16 @@ class Supervised:
             self.changed.wait_for(lambda: come() is not None or self.over, timeout_s)
             return come()
 
-    def epitaph(self, lines: list[str]) -> str:
+    def epitaph(self, log: Path, log_start: int) -> str:
         """Why the process ended: its words, and its exit status."""
         self.wait_for("gone", timeout_s=5.0)  # until then the log may grow
         code = self.events.get("ended", {}).get("code")
         how = "" if code is None else f"killed by signal {-code}" if code < 0 else f"exit status {code}"
         if "not_started" in self.events:
             how = str(self.events["not_started"].get("error", ""))
-        return redact.text("; ".join(part for part in (vllm_log.last_words(lines), how) if part))
+        # Who is killed has no last words: the line before may be about anything.
+        words = vllm_log.last_words(read_log(log, log_start), or_last=code is None or code >= 0)
+        return redact.text("; ".join(part for part in (words, how) if part))
 
     def stop(self, patience_s: float) -> None:
         """Ask, wait, and make sure. Raises ServerStopError for a process that stays."""

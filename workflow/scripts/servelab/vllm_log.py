@@ -197,11 +197,12 @@ _LAST_LINES = 2000
 _LINE_READ = 1000
 
 
-def last_words(lines: Sequence[str]) -> str:
+def last_words(lines: Sequence[str], or_last: bool = True) -> str:
     """The line that says why a server died, in its own words, secrets hidden; "" if it said nothing.
 
     Takes the root cause (the engine's exception, argparse's complaint, out of memory), not the API server's
     «Engine core initialization failed. See root cause above.» that follows it. Looks at the last _LAST_LINES.
+    or_last: where no line looks like a cause, give the last one.
     """
     texts = [text for line in lines[-_LAST_LINES:] if (text := _bare(line[:_LINE_READ]))]
     for cause in _PLAIN_CAUSES:
@@ -213,7 +214,7 @@ def last_words(lines: Sequence[str]) -> str:
     if own:
         return _short(own[0] if engine is not None else own[-1])
     signs = [text for text in texts if _BAD_SIGN.search(text)]
-    return _short((signs or texts or [""])[-1])
+    return _short((signs or (texts if or_last else []) or [""])[-1])
 
 
 def _whole(texts: list[str], end: str) -> str:
