@@ -9,6 +9,7 @@ from servelab.figures.series import Series, frame_of, id_of, means_of, middle_po
 from servelab.figures.style import Chart, Rule, Style
 
 THROUGHPUT = "output_throughput_tok_s"
+STEADY = "steady_throughput_tok_s"
 LATENCIES = {
     "ttft": ("ttft_p50_ms", "ttft_p95_ms"),
     "itl": ("itl_p50_ms", "itl_p99_ms", "itl_max_ms"),
@@ -48,22 +49,23 @@ def _has(points: pd.DataFrame, columns: tuple[str, ...]) -> bool:
 def _throughput(series: Series, analysis: Analysis, style: Style, count: int) -> Chart:
     height, width = 270 if count == 1 else 210, 0 if count == 1 else style.panel_width(2)
     x = style.x("concurrency", "axes.concurrency", log=True, values=list(series.points["concurrency"]))
-    y = style.y(THROUGHPUT, "axes.throughput", zero=True)
     layers: list[Chart] = []
     curve = series.rows(frame_of(analysis, "knee_curve"))
-    if curve is not None and THROUGHPUT in curve:
-        ends = (f"{THROUGHPUT}_low", f"{THROUGHPUT}_high")
-        if set(ends) <= set(curve.columns):
-            layers.append(style.band(curve, x, y, *ends))
-        layers.append(style.line(curve, x, y, markers=False))
+    metric = THROUGHPUT
+    if curve is not None:
+        metric = next((m for m in (STEADY, THROUGHPUT) if m in curve and curve[m].notna().any()), THROUGHPUT)
+    y = style.y(metric, "axes.throughput" if metric == THROUGHPUT else "axes.steady", zero=True)
+    if curve is not None and metric in curve:
+        layers.append(style.line(curve.dropna(subset=[metric]), x, y, markers=False))
     else:
-        means = means_of(sound(series.points), ["concurrency"], THROUGHPUT)
-        layers.append(style.line(means, x, y, markers=False))
+        layers.append(
+            style.line(means_of(sound(series.points), ["concurrency"], metric), x, y, markers=False)
+        )
     layers.append(style.points(series.points, x, y, tooltip=("repeat", "start", "preemptions"), size=40))
     rules = knee_rules(series, analysis, style)
     if rules:
         layers.insert(0, style.rules(x, rules, height))
-    return style.panel(*layers, height=height, width=width, title=series.name)
+    return style.panel(*layers, height=height, width=width, title=series.title(style))
 
 
 def knee_rules(series: Series, analysis: Analysis, style: Style) -> list[Rule]:
@@ -75,8 +77,12 @@ def knee_rules(series: Series, analysis: Analysis, style: Style) -> list[Rule]:
         row = knee.iloc[0]
         value = float(row["knee"])
         low, high = (_number(row.get(f"knee_{end}")) for end in ("low", "high"))
-        label = style.text("figures.load_sweep_throughput.knee", value=value, low=low, high=high)
-        low, high = (None if end is None else min(max(end, 1.0), top) for end in (low, high))
+        label = style.text(
+            f"figures.load_sweep_throughput.{_knee_label(low, high)}", value=value, low=low, high=high
+        )
+        bottom = float(series.points["concurrency"].min())
+        low, high = (low or bottom, high or top) if (low or high) else (None, None)
+        low, high = (None if end is None else min(max(end, bottom), top) for end in (low, high))
         if value <= top * 1.5:
             rules.append(Rule(value, label, low, high, "crimson"))
     capacity = series.points["capacity_requests"].dropna()
@@ -85,6 +91,12 @@ def knee_rules(series: Series, analysis: Analysis, style: Style) -> list[Rule]:
         label = style.text("figures.load_sweep_throughput.capacity", value=value)
         rules.append(Rule(value, label, dashed=True))
     return rules
+
+
+def _knee_label(low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return "knee_from" if low is not None else "knee_to" if high is not None else "knee_open"
+    return "knee"
 
 
 def _number(value: object) -> float | None:
@@ -111,7 +123,7 @@ def _latency(series: Series, metric: str, style: Style) -> Chart:
         style.points(long, x, y, "quantile", settings, tooltip=("repeat", "start")),
         style.end_labels(middle, x, y, "quantile", settings, height),
     ]
-    return style.panel(*layers, height=height, width=width - 30, title=series.name)
+    return style.panel(*layers, height=height, width=width - 30, title=series.title(style))
 
 
 def _queue(series: Series, style: Style, count: int) -> Chart:
@@ -134,7 +146,7 @@ def _queue(series: Series, style: Style, count: int) -> Chart:
         rule = Rule(value, style.text("figures.load_sweep_throughput.capacity", value=value), dashed=True)
         if value <= 1.5 * float(series.points["concurrency"].max()):
             layers.insert(0, style.rules(x, [rule], height))
-    return style.panel(*layers, height=height, width=width, title=series.name)
+    return style.panel(*layers, height=height, width=width, title=series.title(style))
 
 
 def _values(found: list[Series], analysis: Analysis) -> dict[str, object]:

@@ -45,7 +45,7 @@ def _latency(series: Series, style: Style) -> Chart:
         style.points(long, x, y, "quantile", settings, tooltip=("repeat", "start")),
         style.end_labels(middle, x, y, "quantile", settings, 220),
     ]
-    return style.panel(*layers, height=220, width=style.panel_width(2) - 30, title=series.name)
+    return style.panel(*layers, height=220, width=style.panel_width(2) - 30, title=series.title(style))
 
 
 def _served(series: Series, style: Style) -> Chart:
@@ -61,4 +61,4 @@ def _served(series: Series, style: Style) -> Chart:
         style.points(points, x, y, tooltip=("repeat", "start", "send_lag_p99_ms"), size=40),
         style.end_labels(asked, x, y, "what", height=220),
     ]
-    return style.panel(*layers, height=220, width=style.panel_width(2) - 60, title=series.name)
+    return style.panel(*layers, height=220, width=style.panel_width(2) - 60, title=series.title(style))

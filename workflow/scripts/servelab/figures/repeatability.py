@@ -38,6 +38,7 @@ def _figure(rows: pd.DataFrame, analysis: Analysis, style: Style, number: int) -
         "concurrency": _first(rows, "concurrency"),
         "input": _first(rows, "input_tokens"),
         "output": _first(rows, "output_tokens"),
+        "tolerance": _tolerance(analysis),
         "throughput": spreads["output_throughput_tok_s"],
         "ttft": spreads["ttft_p50_ms"],
         "itl": spreads["itl_p99_ms"],
@@ -61,8 +62,7 @@ def _panel(rows: pd.DataFrame, metric: str, analysis: Analysis, style: Style) ->
     layers = [style.points(frame, x, y, tooltip=("repeat", metric), size=42)]
     tolerance = _tolerance(analysis)
     low, high = (None, None) if tolerance is None else (-100 * tolerance, 100 * tolerance)
-    label = "" if tolerance is None else style.text("figures.repeatability.tolerance", value=tolerance)
-    layers.insert(0, style.rules(y, [Rule(0.0, label, low, high, "muted")], height))
+    layers.insert(0, style.rules(y, [Rule(0.0, "", low, high, "muted")], height))
     means = frame[frame["verdict"] != "invalid"].groupby("start", as_index=False)["relative"].mean()
     tick = alt.Chart(means).mark_tick(thickness=2, width=22, color=style.colour_of("default"))
     layers.append(tick.encode(x=x, y=y))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from servelab.claims import Analysis
+from servelab.figures.style import Style
 
 SHAPE = ("model", "slug", "input_tokens", "output_tokens")
 MOST_PANELS = 6
@@ -22,6 +23,18 @@ class Series:
     key: Mapping[str, object]
     name: str
     points: pd.DataFrame
+    varied: tuple[str, ...] = ()
+
+    def title(self, style: Style) -> str:
+        """What tells this series from the others in the reader's words: input 128, output 32."""
+        named = {"input_tokens", "output_tokens"}
+        parts = [
+            f"{style.words.get(f'columns.{name}', name)} {self.key[name]:g}"
+            if name in named
+            else str(self.key[name])
+            for name in self.varied
+        ]
+        return ", ".join(parts)
 
     def rows(self, table: pd.DataFrame | None) -> pd.DataFrame | None:
         """A table's rows of this series, by the columns of SHAPE that it has; None if there is none."""
@@ -55,7 +68,12 @@ def series_of(points: pd.DataFrame, axis: str) -> list[Series]:
     names = [name for name in SHAPE if name in measured]
     varied = [name for name in names if measured[name].nunique(dropna=False) > 1]
     found = [
-        Series(dict(zip(names, key, strict=True)), _name(dict(zip(names, key, strict=True)), varied), rows)
+        Series(
+            dict(zip(names, key, strict=True)),
+            _name(dict(zip(names, key, strict=True)), varied),
+            rows,
+            tuple(varied),
+        )
         for key, rows in _groups(measured, names)
         if rows[axis].nunique() > 1
     ]
@@ -87,6 +105,4 @@ def _groups(rows: pd.DataFrame, names: Sequence[str]) -> Iterator[tuple[tuple[ob
 
 
 def _name(key: Mapping[str, object], varied: Sequence[str]) -> str:
-    words = {"input_tokens": "in {:g}", "output_tokens": "out {:g}"}
-    parts = [words.get(name, "{}").format(key[name]) for name in varied]
-    return ", ".join(parts)
+    return ", ".join(f"{key[name]:g}" if isinstance(key[name], float) else str(key[name]) for name in varied)

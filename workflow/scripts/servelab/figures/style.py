@@ -287,7 +287,7 @@ class Style:
             dash = [5, 3] if rule.dashed else [1, 0]
             mark = one.mark_rule(color=colour, strokeWidth=1.3, strokeDash=dash)
             if vertical:
-                top = -8 - 15 * (len(rules) - 1 - row)
+                top = -12 - 15 * (len(rules) - 1 - row)
                 layers.append(mark.encode(x=axis, y=alt.value(top), y2=alt.value(height)))
                 words = one.mark_text(color=colour, align="left", baseline="middle", dx=4, fontSize=FONT_SIZE)
                 layers.append(words.encode(x=axis, y=alt.value(top + 1), text="label"))

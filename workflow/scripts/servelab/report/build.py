@@ -178,7 +178,7 @@ def _contents(
 ) -> list[Entry]:
     entries = [Entry(name, "", heading[name]) for name in first[:1]]
     listed = [(name, heading[name], False) for name in first[1:]]
-    listed += [(s.id, f"{s.title} {s.name}".strip(), bool(s.reason)) for s in sections]
+    listed += [(s.id, f"{s.title} ({s.name})" if s.name else s.title, bool(s.reason)) for s in sections]
     listed += [(name, heading[name], False) for name in _AFTER]
     return entries + [Entry(id_, str(n), title, off) for n, (id_, title, off) in enumerate(listed, 1)]
 

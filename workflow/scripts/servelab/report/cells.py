@@ -20,6 +20,11 @@ TRANSLATED = {
     "reason": "reasons",
     "phase": "phases",
     "request": "request_kinds",
+    "metric": "columns",
+    "quantity": "columns",
+    "outcome": "outcomes",
+    "seen": "compare.seen_words",
+    "basis": "compare.basis",
 }
 
 
@@ -49,6 +54,7 @@ class Head:
 class TableView:
     """A table ready to be laid out.
 
+    left_out: number of columns that only the CSV has (texts: tables.<template>.shown names those of the page).
     constant: (column, value) that is the same in every row; empty: columns without any value. Both are said
     below the table and not shown as columns.
     """
@@ -61,6 +67,8 @@ class TableView:
     rows: list[list[Cell]]
     constant: list[tuple[str, str]] = field(default_factory=list)
     empty: list[str] = field(default_factory=list)
+    left_out: int = 0
+    folded: bool = False
     struck: list[bool] = field(default_factory=list)
     csv: str = ""
     csv_data: str = ""
@@ -69,7 +77,7 @@ class TableView:
     @property
     def long(self) -> bool:
         """Whether the table is folded away at first."""
-        return len(self.rows) > SHOWN_ROWS
+        return self.folded or len(self.rows) > SHOWN_ROWS
 
     @property
     def constant_text(self) -> str:
@@ -96,6 +104,10 @@ def table_view(table: Table, words: Words, number: int) -> TableView:
     }
     names = [str(name) for name in frame.columns if name not in hidden]
     identities = [name for name in names if name not in table.columns]
+    chosen = words.optional(f"tables.{template}.shown").split()
+    left_out = len([name for name in names if chosen and name not in chosen])
+    names = [name for name in chosen if name in names] if chosen else names
+    identities = [name for name in identities if name in names]
     constant, empty = [], []
     for name in list(names):
         shown = [_missing(value) for value in frame[name]]
@@ -104,9 +116,12 @@ def table_view(table: Table, words: Words, number: int) -> TableView:
             names.remove(name)
         elif name in identities and len(frame) and all(shown):
             names.remove(name)
-        elif name in identities and len(frame) > 1 and frame[name].nunique(dropna=False) == 1:
+        elif len(frame) > 1 and _is_fact(table, name) and frame[name].nunique(dropna=False) == 1:
             value = _value(frame[name].iloc[0], name, "", words)
-            constant.append((column_name(template, name, words), value))
+            unit = table.columns.get(name, ("", ""))[0]
+            constant.append(
+                (column_name(template, name, words), f"{value} {unit if unit != '1' else ''}".strip())
+            )
             names.remove(name)
     if not names:
         names, constant = identities, []
@@ -121,11 +136,18 @@ def table_view(table: Table, words: Words, number: int) -> TableView:
         rows=[list(row) for row in zip(*columns, strict=True)],
         constant=constant,
         empty=empty,
+        left_out=left_out,
+        folded=words.has(f"tables.{template}.folded"),
         struck=[value == "invalid" for value in frame["verdict"]]
         if "verdict" in frame
         else [False] * len(frame),
         experiment=table.experiment,
     )
+
+
+def _is_fact(table: Table, name: str) -> bool:
+    """Whether a column holds settings or calculated values: if all are the same, one mention is enough."""
+    return name not in table.columns or table.columns[name][1] == CALCULATED
 
 
 def column_name(template: str, column: str, words: Words) -> str:
@@ -137,16 +159,14 @@ def column_name(template: str, column: str, words: Words) -> str:
 
 
 def figure_digits(values: Sequence[object], unit: str) -> int:
-    """How many significant digits a column is written with: enough to tell its values apart, 3 to 5."""
-    numbers = sorted(
-        {float(v) for v in values if isinstance(v, (int, float)) and math.isfinite(v) and v != 0}
-    )
-    if unit in ("bytes", "tokens") or not numbers:
-        return 6 if unit in ("bytes", "tokens") else 3
-    for digits in (3, 4):
-        if len({significant(v, digits) for v in numbers}) == len(numbers):
-            return digits
-    return 4
+    """How many significant digits a column is written with: 3, more where its values lie close together."""
+    numbers = [abs(float(v)) for v in values if isinstance(v, (int, float)) and math.isfinite(v) and v != 0]
+    if unit in ("bytes", "tokens"):
+        return 6
+    if len(numbers) < 2 or min(numbers) == max(numbers):
+        return 3
+    apart = (max(numbers) - min(numbers)) / max(numbers)
+    return 5 if apart < 0.005 else 4 if apart < 0.05 else 3
 
 
 def _head(table: Table, template: str, name: str, words: Words) -> Head:
@@ -161,17 +181,24 @@ def _cells(table: Table, name: str, words: Words) -> list[Cell]:
     frame = table.frame
     unit = table.columns.get(name, ("", ""))[0]
     digits = figure_digits(list(frame[name]), unit)
-    ends = [frame.get(f"{name}{end}") for end in ("_low", "_high")]
+    bounds = [frame.get(f"{name}{end}") for end in ("_low", "_high")]
     out = []
     for i, value in enumerate(frame[name]):
         if _missing(value):
             identity = name not in table.columns
             out.append(Cell("–" if identity else words("status.not_measured"), missing=not identity))
             continue
-        low, high = (None if end is None else end.iloc[i] for end in ends)
-        interval = ""
-        if not _missing(low) and not _missing(high):
-            interval = f"{figure(low, unit, digits)}–{figure(high, unit, digits)}"
+        low, high = (None if end is None else end.iloc[i] for end in bounds)
+        ends = ["" if _missing(end) else figure(end, unit, digits) for end in (low, high)]
+        interval = (
+            f"{ends[0]}–{ends[1]}"
+            if all(ends)
+            else f"≥ {ends[0]}"
+            if ends[0]
+            else f"≤ {ends[1]}"
+            if ends[1]
+            else ""
+        )
         out.append(Cell(_value(value, name, unit, words, digits), interval))
     return out
 
@@ -213,7 +240,8 @@ def figure(value: object, unit: str, digits: int = 4) -> str:
         text = f"{int(number):,}"
     else:
         whole = len(str(int(abs(number))))
-        text = significant(number, max(digits, whole if abs(number) >= 1 else 0))
+        digits = max(digits, whole if abs(number) >= 1 else 0)
+        text = significant(float(f"{number:.{digits}g}"), digits)
     return text.replace("-", "−")
 
 

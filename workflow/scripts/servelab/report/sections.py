@@ -115,8 +115,12 @@ class Sections:
         values = dict(finding.values)
         if isinstance(values.get("metric"), str):  # a column's name, in the reader's words
             values["metric"] = self.words.optional(f"columns.{values['metric']}", str(values["metric"]))
+        text = self.words(f"findings.{finding.template}", values)
+        if self.points["model"].nunique() == 1:  # the only model need not be named in every sentence
+            for mark in (", ", ": "):
+                text = without_start(text, f"{values.get('model')}{mark}")
         return Sentence(
-            text=self.words(f"findings.{finding.template}", values),
+            text=text,
             status=finding.status,
             stance=finding.stance,
             links=tuple((anchor, self.words("report.table_n", n=number)) for anchor, number in links),
@@ -138,6 +142,12 @@ class Sections:
                 view.svg_file = f"{self.beside}/{view.svg_file}"
                 view.png_file = f"{self.beside}/{view.png_file}"
         return views
+
+
+def without_start(text: str, start: str) -> str:
+    """The text without what it starts with, a capital letter in front again."""
+    rest = text.removeprefix(start)
+    return text if rest == text or not rest else rest[0].upper() + rest[1:]
 
 
 def with_points(analysis: Analysis, points: pd.DataFrame) -> Analysis:
