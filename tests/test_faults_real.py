@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import RealServer
 from fake_starts import running
+from project_folder import RealServer
 from servelab import processes, server
 from servelab.records import read_point
 from servelab.spec import EngineSpec, ModelSpec, Option, Point, ServerStart, Workload
