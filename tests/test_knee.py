@@ -1,5 +1,7 @@
 """The knee of curves whose knee is known is found, with an interval, or it is said that there is none."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -246,6 +248,16 @@ def test_the_analysis_of_a_sweep_says_knee_capacity_and_efficiency():
     loads = analysis.tables[0].frame
     assert loads["points"].tolist() == [4] * 6
     assert loads["speedup"].iloc[0] == pytest.approx(1.0)
+
+
+def test_goodput_names_the_concurrency_that_serves_most_within_the_objective():
+    """Queueing breaks the objective beyond 8; an objective nobody can meet is said to be met nowhere."""
+    data = study("load_sweep", sweep_points(starts=1, repeats=1))
+    rows = data.rows.assign(goodput_rps=[1.0, 2.0, 4.0, 7.0, 3.0, 0.0])
+    values = said(knee_report.analyse(replace(data, rows=rows), "e", "load_sweep"))
+    assert (values["goodput_best"]["concurrency"], values["goodput_best"]["goodput"]) == (8, 7.0)
+    nobody = replace(data, rows=rows.assign(goodput_rps=0.0))
+    assert "goodput_none" in said(knee_report.analyse(nobody, "e", "load_sweep"))
 
 
 def test_a_p99_without_an_interval_is_not_in_the_table():

@@ -384,6 +384,14 @@ def test_shared_machine(foreign, severity):
     assert (found.severity if found else None) == severity
 
 
+def test_an_attached_servers_own_work_is_not_taken_for_somebody_elses():
+    """A server that servelab did not start looks foreign; that is no fault of the measurement."""
+    during = {"wall_s": 10.0, "foreign_cpus": 1.8, "steal_cpus": 0.0}
+    about = {"id": "m1", "threads_usable": 2, "during": during}
+    assert machine.shared_machine(evidence(healthy(machine=about, session={"boot": "attached"}))) is None
+    assert machine.shared_machine(evidence(healthy(machine=about))) is not None
+
+
 def test_other_machine_is_the_one_that_most_points_are_not_from():
     """One point of three from elsewhere."""
     rows = summary.frame(

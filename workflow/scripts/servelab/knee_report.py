@@ -147,6 +147,7 @@ def _findings(
         *_knee_findings(name, group, found),
         *_efficiency_findings(name, group, usable),
         *_fall_findings(data, name, group, usable),
+        *_goodput_findings(data, name, group, usable),
     ]
 
 
@@ -227,3 +228,29 @@ def _fall_findings(data: StudyData, name: str, group: dict[str, Any], usable: pd
         return []
     values = {**group, "best": best, "last": last}
     return [comparison.compared("throughput_falls", compared, values, name, (f"{name}_load_sweep",), 45)]
+
+
+def _goodput_findings(
+    data: StudyData, name: str, group: dict[str, Any], usable: pd.DataFrame
+) -> list[Finding]:
+    """The concurrency with the highest goodput, where the study has an objective."""
+    known = usable[usable["goodput_rps"].notna()]
+    if not len(known):
+        return []
+    levels = {
+        float(load["concurrency"]): comparison.level(rows, "goodput_rps")
+        for load, rows in comparison.groups(known, ("concurrency",))
+    }
+    best = max(levels, key=lambda c: levels[c].value or 0.0)
+    level, objective = levels[best], data.study.objective
+    values = {
+        **group,
+        "concurrency": best,
+        "goodput": level.value,
+        "low": level.low,
+        "high": level.high,
+        "ttft": objective.ttft_p95_ms or None,
+        "itl": objective.itl_p99_ms or None,
+    }
+    template = "goodput_best" if level.value else "goodput_none"
+    return [Finding(template, values, MEASURED, name, (f"{name}_load_sweep",), weight=40, group="goodput")]

@@ -144,7 +144,12 @@ def slowed_down(evidence: Evidence) -> Reason | None:
 
 
 def shared_machine(evidence: Evidence) -> Reason | None:
-    """Other processes, or the hypervisor, took a part of the CPUs during the point."""
+    """Other processes, or the hypervisor, took a part of the CPUs during the point.
+
+    Not asked of an attached server: it was not started by us, and its own work would count as somebody else's.
+    """
+    if evidence.record.meta.session.get("boot") == "attached":
+        return None
     cpus = float(
         evidence.record.meta.machine.get("threads_usable") or evidence.record.meta.machine.get("cores") or 0
     )
