@@ -13,10 +13,13 @@ SCRIPT = Path(__file__).parents[1] / "workflow/scripts/measure_limits.py"
 
 # Stands in for the server's environment: a torch with just what the probe uses, of known speed.
 FAKE_TORCH = '''
-"""A torch whose device does exactly 2 GFLOP/s and 8 GB/s, told by a clock of its own."""
+"""A torch whose device does exactly 2 GFLOP/s and 8 GB/s, told by a clock of its own; CROWD: others slow it."""
+import os
 import time
+CROWD = float(os.environ.get("CROWD", "1"))
 _clock = [0.0]
-time.perf_counter = lambda: _clock[0]
+time.perf_counter = lambda: _clock[0] * CROWD
+time.process_time = lambda: _clock[0]
 __version__ = "fake"
 float32 = bfloat16 = None
 
@@ -72,6 +75,12 @@ def test_limits_are_operations_and_bytes_over_time(environment):
     assert found["flops"] == pytest.approx(2e9)
     assert found["bytes_per_s"] == pytest.approx(8e9)
     assert found["source"] == "measured"
+
+
+def test_others_on_the_machine_do_not_lower_the_limit(environment, monkeypatch):
+    """Half the CPU taken by others: the wall clock runs twice as long, the limit stays."""
+    monkeypatch.setenv("CROWD", "2")
+    assert limits.measure(environment, "cpu")["flops"] == pytest.approx(2e9)
 
 
 def test_an_interpreter_without_torch_is_named_with_its_own_words(tmp_path):
