@@ -1,6 +1,12 @@
 """E3: where preemption begins, and what resumed requests computed again, are recovered from made-up
 counters."""
 
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from made_points import counters, request
@@ -12,18 +18,18 @@ from servelab.records import PointRecord, requests_table
 CONFIG = preemption.Config(input_tokens=[128], output_tokens=[32], concurrency=[4, 16])
 
 
-def cell(concurrency: int, preemptions: int, again: int | None, blocks: int = 8) -> PointRecord:
-    """A load of concurrency × 2 requests; `again` tokens were computed twice, None: the log does not say."""
+def cell(concurrency: int, preemptions: int, again: int | None, context: int = 0) -> PointRecord:
+    """A load of concurrency × 2 requests; `again` tokens were computed twice, `context` of them as context."""
     name, workload = workloads.closed(concurrency, 128, 32, 2 * concurrency)
     rows = [request(i, 0.1 * i, input_tokens=128, output_tokens=32) for i in range(2 * concurrency)]
-    needed = len(rows) * (128 + 32 - 1)
-    extra = (
-        {}
-        if again is None
-        else {"scheduler": {"steps": 9, "context_tokens": needed, "generation_tokens": again}}
-    )
+    steps = {
+        "steps": 9,
+        "context_tokens": len(rows) * 128 + context,
+        "generation_tokens": len(rows) * 31 + (again or 0) - context,
+    }
+    extra = {} if again is None else {"scheduler": steps}
     metrics = counters({"num_preemptions": 5}, {"num_preemptions": 5 + preemptions})
-    session = {"kv_cache_tokens": blocks * 128}
+    session = {"kv_cache_tokens": 1024}
     return placed(rows, workload, {}, "s1", f"{name}-r1", metrics=metrics, extra=extra, session=session)
 
 
@@ -65,6 +71,12 @@ def test_what_resumed_requests_found_is_told_from_what_was_computed_again(
     assert len([name for name in found if name.startswith("preemption_resume")]) == 1
 
 
+def test_what_was_computed_again_as_context_gives_no_lower_bound() -> None:
+    """A request preempted while it is read in has less than its input to lose: hits cannot be proven then."""
+    found = analysed(cell(4, 0, 0), cell(16, 10, 160, context=60))
+    assert found["preemption_resume_either"]["low"] == 0
+
+
 def test_an_account_that_does_not_add_up_is_not_used() -> None:
     """Where calm loads already miss their known sum of tokens, nothing is concluded about resumed
     requests."""
@@ -89,10 +101,28 @@ def test_the_tokens_of_all_steps_less_those_needed_are_those_computed_again() ->
     steps = [STEP.format(0, 2, 20, 0, 0), STEP.format(1, 0, 0, 2, 2), "noise", STEP.format(2, 0, 0, 2, 11)]
     totals = iteration_log.totals(steps)
     assert totals == {"steps": 3, "context_tokens": 20, "generation_requests": 4, "generation_tokens": 13}
-    assert iteration_log.recomputed_tokens(totals, rows) == 33 - 24
+    assert iteration_log.recomputed(totals, rows) == iteration_log.Recomputed(tokens=33 - 24, context=0)
 
 
 def test_a_log_with_missing_steps_is_no_account() -> None:
     """A log that was cut in the middle gives no sum."""
     assert iteration_log.totals([STEP.format(0, 1, 1, 0, 0), STEP.format(2, 1, 1, 0, 0)]) == {}
     assert iteration_log.totals(["nothing of the kind"]) == {}
+
+
+@pytest.mark.real
+def test_the_account_of_steps_is_vllms_own(real_server: Any) -> None:
+    """On vLLM's own scheduler the account is exactly what the preempted lost less what vLLM says they found."""
+    script = Path(__file__).parent / "vllm_scheduler.py"
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    command = [str(real_server.python), str(script), str(real_server.model)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
+    loads = [json.loads(line[5:]) for line in done.stdout.splitlines() if line.startswith("told ")]
+    assert len(loads) == 3, done.stderr[-2000:]
+    for told in loads:
+        shape = {"input_tokens": told["input"], "output_tokens": told["output"]}
+        rows = requests_table([request(i, 0.0, **shape) for i in range(told["count"])])
+        again = iteration_log.recomputed(told, rows)
+        assert again is not None and told["preemptions"] > 0
+        assert again.tokens == told["lost"] - told["found"]
+    assert any(told["found"] > 0 for told in loads)

@@ -10,6 +10,7 @@ of the requests, each once, and whatever was computed again after a preemption.
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,13 +40,24 @@ def totals(lines: Iterable[str]) -> dict[str, int]:
     }
 
 
-def recomputed_tokens(step_totals: dict[str, int], requests: pa.Table) -> int | None:
-    """Tokens computed more than once during a point; None if it cannot be told.
+@dataclass(frozen=True)
+class Recomputed:
+    """Tokens computed more than once during a point. context: those the server counted as context.
 
-    requests: all rows of the point, records.REQUESTS, warm-up included, because the log covers it. A
-    request needs input + output - 1 computed tokens (the last token is never fed back), less those found in
-    the prefix cache when it first ran. A failed request may have computed any number, so none may have
-    failed.
+    A request that resumes with output counts as generation, one preempted before its first token as context; a
+    server that counts every resumed request as new (vLLM's second model runner) makes all of them context.
+    """
+
+    tokens: int
+    context: int
+
+
+def recomputed(step_totals: dict[str, int], requests: pa.Table) -> Recomputed | None:
+    """What was computed more than once during a point; None if it cannot be told.
+
+    requests: all rows of the point, records.REQUESTS, warm-up included, because the log covers it. A request needs
+    input + output - 1 computed tokens (the last token is never fed back), its input as context, less those found in
+    the prefix cache when it first ran. A failed request may have computed any number, so none may have failed.
     """
     if not step_totals or requests.num_rows == 0 or not pc.all(requests["ok"]).as_py():
         return None
@@ -53,5 +65,6 @@ def recomputed_tokens(step_totals: dict[str, int], requests: pa.Table) -> int | 
     cached = pc.sum(requests["cached_tokens"]).as_py() or 0
     if inputs is None or outputs is None:
         return None
-    computed = step_totals["context_tokens"] + step_totals["generation_tokens"]
-    return int(computed - (inputs + outputs - requests.num_rows - cached))
+    context = step_totals["context_tokens"] - (inputs - cached)
+    generation = step_totals["generation_tokens"] - (outputs - requests.num_rows)
+    return Recomputed(int(context + generation), int(context))

@@ -60,6 +60,7 @@ COLUMNS = {
     "ttft_p50_ms": ("ms", MEASURED),
     "output_throughput_tok_s": ("tok/s", MEASURED),
     "recomputed_tokens": ("tokens", MEASURED),
+    "recomputed_context_tokens": ("tokens", MEASURED),
     "recomputed_per_preemption": ("tokens", CALCULATED),
     "requests_failed": ("", MEASURED),
     "points": ("", MEASURED),
@@ -106,8 +107,9 @@ def _cells(data: StudyData, group: comparison.Settings, every: pd.DataFrame) -> 
         "kv_usage_max": comparison.present(rows["kv_usage_max"].astype(float).max()) if len(rows) else None,
         **comparison.ttft_level(data, rows).cells("ttft_p50_ms"),
         **comparison.level(rows, "output_throughput_tok_s").cells("output_throughput_tok_s"),
-        "recomputed_tokens": again,
-        "recomputed_per_preemption": again / count if again is not None and count else None,
+        "recomputed_tokens": again.tokens if again is not None else None,
+        "recomputed_context_tokens": again.context if again is not None else None,
+        "recomputed_per_preemption": again.tokens / count if again is not None and count else None,
         "requests_failed": int(every["requests_failed"].fillna(0).sum()),
         "points": len(rows),
     }
@@ -130,16 +132,14 @@ def _block_ratio(data: StudyData, group: comparison.Settings, rows: pd.DataFrame
     return float(group["concurrency"] * each / (int(blocks) - 1))
 
 
-def _recomputed(data: StudyData, rows: pd.DataFrame) -> int | None:
-    """Tokens computed again over all points of a cell; None where one point cannot tell."""
-    found = []
-    for row in comparison.each_row(rows):
-        record = data.load(row)
-        found.append(
-            iteration_log.recomputed_tokens(record.meta.extra.get("scheduler") or {}, record.requests)
-        )
+def _recomputed(data: StudyData, rows: pd.DataFrame) -> iteration_log.Recomputed | None:
+    """What was computed again over all points of a cell; None where one point cannot tell."""
+    records = [data.load(row) for row in comparison.each_row(rows)]
+    found = [iteration_log.recomputed(one.meta.extra.get("scheduler") or {}, one.requests) for one in records]
     known = [value for value in found if value is not None]
-    return sum(known) if known and len(known) == len(found) else None
+    if not known or len(known) < len(found):
+        return None
+    return iteration_log.Recomputed(sum(each.tokens for each in known), sum(each.context for each in known))
 
 
 def _boundary(group: comparison.Settings, cells: pd.DataFrame, name: str, table: str) -> list[Finding]:
@@ -184,12 +184,11 @@ def _worst(group: comparison.Settings, cells: pd.DataFrame, name: str, table: st
 
 
 def _resumed(group: comparison.Settings, cells: pd.DataFrame, name: str, table: str) -> list[Finding]:
-    """Whether preempted requests find their prefix in the cache when they resume: what they computed again
-    tells.
+    """Whether preempted requests find their prefix in the cache when they resume: what they computed again tells.
 
-    A request preempted while it decodes has between its input and its input + output tokens in the cache.
-    Had it found nothing, it would compute at least its input again; so the share found lies between 1 -
-    again ÷ (input × preemptions), or 0, and 1 - again ÷ ((input + output) × preemptions).
+    A request has at most input + output - 1 tokens to lose, so of what was lost at most 1 - again ÷ (that ×
+    preemptions) was found. At least its input is lost by one preempted while it decodes; only where nothing was
+    computed again as context were all of them decoding, and at least 1 - again ÷ (input × preemptions) was found.
     """
     counted = cells.dropna(subset=["recomputed_tokens"])
     preempted = counted[counted["preemptions"].astype(float) > 0]
@@ -205,7 +204,9 @@ def _resumed(group: comparison.Settings, cells: pd.DataFrame, name: str, table: 
         return [Finding("preemption_resume_inexact", values, NOT_MEASURED, name, (table,), weight=20)]
     count, again = float(preempted["preemptions"].sum()), float(preempted["recomputed_tokens"].sum())
     least = float((preempted["preemptions"] * preempted["input_tokens"]).sum())
-    most = float((preempted["preemptions"] * (preempted["input_tokens"] + preempted["output_tokens"])).sum())
+    length = preempted["input_tokens"] + preempted["output_tokens"] - 1
+    most = float((preempted["preemptions"] * length).sum())
+    decoding = float(preempted["recomputed_context_tokens"].abs().sum()) == 0
     values = {
         **group,
         "preemptions": count,
@@ -213,7 +214,11 @@ def _resumed(group: comparison.Settings, cells: pd.DataFrame, name: str, table: 
         "per_preemption": again / count,
         "least": least / count,
     }
-    values |= {"low": max(0.0, 1 - again / least), "high": max(0.0, 1 - again / most), "calm": len(calm)}
+    values |= {
+        "low": max(0.0, 1 - again / least) if decoding else 0.0,
+        "high": max(0.0, 1 - again / most),
+        "calm": len(calm),
+    }
     template = "preemption_resume_hits" if values["low"] > 0 else "preemption_resume_misses"
     if values["low"] == 0 and values["high"] > 0:
         template = "preemption_resume_either"
