@@ -25,7 +25,6 @@ from servelab.supervised import READ_LIMIT_BYTES
 def fails(tmp_path: Path, **changes: object) -> server.ServerStartError:
     """The error of a start that must fail; nothing may be left of it."""
     note = tmp_path / "truth.jsonl"
-    before = set(Path("/tmp").glob("servelab-*"))
     with (
         pytest.raises(server.ServerStartError) as caught,
         server.launch(
@@ -36,8 +35,18 @@ def fails(tmp_path: Path, **changes: object) -> server.ServerStartError:
     ):
         pytest.fail("it started")
     assert survivors(note) == []
-    assert not set(Path("/tmp").glob("servelab-*")) - before
+    assert not list(scratch_folder().iterdir())
     return caught.value
+
+
+@pytest.fixture(autouse=True)
+def own_scratch(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Temporary files of this test's servers lie in a folder of their own, to see that none stays."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path_factory.mktemp("scratch")))
+
+
+def scratch_folder() -> Path:
+    return Path(os.environ["TMPDIR"])
 
 
 def dies(tmp_path: Path, words: str) -> server.ServerStartError:
@@ -62,7 +71,6 @@ def test_a_server_is_ours_answers_and_is_gone_afterwards(tmp_path: Path) -> None
     left.
     """
     start = fake_start(options={"max_num_seqs": 8})
-    before = set(Path("/tmp").glob("servelab-*"))
     with server.launch(start, tmp_path / "log", tmp_path / "boot") as live:
         assert live.alive()
         assert server_http.served_names(live.target, 5.0) == [f"servelab-{live.session_id}"]
@@ -75,7 +83,7 @@ def test_a_server_is_ours_answers_and_is_gone_afterwards(tmp_path: Path) -> None
     assert marked_by(live.session_id) == []
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), 2.0)
-    assert not set(Path("/tmp").glob("servelab-*")) - before
+    assert not list(scratch_folder().iterdir())
 
 
 def test_facts_say_who_the_server_is_and_hide_its_key(tmp_path: Path) -> None:
@@ -275,7 +283,9 @@ def measuring(tmp_path: Path) -> Iterator[Callable[..., "tuple[subprocess.Popen[
             child.wait()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)]
+)
 def test_a_signal_to_the_measuring_process_stops_the_server(
     measuring: Callable[..., "tuple[subprocess.Popen[bytes], str, list[int]]"], number: int, tmp_path: Path
 ) -> None:
@@ -287,6 +297,7 @@ def test_a_signal_to_the_measuring_process_stops_the_server(
     child.wait(20)
     assert running(family) == []
     assert [line["how"] for line in truth.read(tmp_path / "truth.jsonl", "stop")] == ["SIGTERM"]
+    assert not list(scratch_folder().iterdir())
 
 
 def test_sigkill_of_the_measuring_process_leaves_nothing(
@@ -297,6 +308,7 @@ def test_sigkill_of_the_measuring_process_leaves_nothing(
     child.kill()
     child.wait()
     until(lambda: running(family) == [])
+    assert not list(scratch_folder().iterdir())
 
 
 def test_sigkill_of_the_supervisor_leaves_nothing(tmp_path: Path) -> None:
@@ -449,14 +461,20 @@ def test_secrets_are_hidden_in_the_log_even_when_cut_in_half(tmp_path: Path) -> 
     from servelab.supervisor import Log
 
     secret = b"s3cret-k3y"
-    text = b"before " + secret + b" between " + secret + b" s3cret-other"
+    text = (
+        b"before " + secret + b" between\n" + secret + b" s3cret-other \xff\xe2 hf_abcdefghijklmnopqrst\nend"
+    )
     for cut in range(len(text)):
         log = Log(tmp_path / f"log-{cut}", 1 << 20, [secret])
         log.write(text[:cut])
         log.write(text[cut:])
         log.close()
         shown = (tmp_path / f"log-{cut}").read_bytes()
-        assert shown == "before «hidden» between «hidden» s3cret-other".encode()
+        assert (
+            shown
+            == "before «hidden» between\n«hidden» s3cret-other ".encode()
+            + b"\xff\xe2 \xc2\xabhidden\xc2\xbb\nend"
+        )
 
 
 def test_requests_of_ours_follow_no_redirect_and_no_proxy(

@@ -160,6 +160,9 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="where to work (default: a temporary folder)")
     parser.add_argument("--kills", type=int, default=10, help="how often the run is killed")
     arguments = parser.parse_args()
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell's background job would ignore it, and so the runs
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="servelab-soak-")) / "project"
     os.environ["SERVELAB_LOCKS"] = str(folder.with_name("soak-locks"))
     project = prepare(folder)

@@ -30,12 +30,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from servelab import processes
+from servelab import processes, redact
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 TAIL_BYTES = 64 << 10
 READ_BYTES = 256 << 10
+LINE_BYTES = 8 << 10
 LEFTOVER_GRACE_S = 2.0
 KILL_DEADLINE_S = 20.0
 
@@ -44,7 +45,8 @@ class Log:
     """The server's log file: everything from the first byte up to `limit` bytes, then a mark; the end at the
     end.
 
-    Secrets are hidden, also where two reads cut one in half: a tail that may be the beginning of one waits.
+    Secrets are hidden: the given ones, and what looks like one (redact.py). A line is written when it is complete
+    (or longer than a line may be), so that no secret is cut in half by two reads.
     """
 
     def __init__(self, path: Path, limit: int, secrets: list[bytes]) -> None:
@@ -60,15 +62,15 @@ class Log:
     def write(self, data: bytes) -> None:
         """Take what the server wrote."""
         data = self.held + data
-        for secret in self.secrets:
-            data = data.replace(secret, "«hidden»".encode())
-        keep = max((self._beginning(data, secret) for secret in self.secrets), default=0)
-        self.held = data[len(data) - keep :]
-        self._out(data[: len(data) - keep])
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if len(data) - end > LINE_BYTES:
+            end = max(data.rfind(b" ") + 1, len(data) - LINE_BYTES)
+        self.held = data[end:]
+        self._out(self._hidden(data[:end]))
 
     def close(self) -> None:
         """Write what was held back and, of a log that was cut, its last lines."""
-        self._out(self.held)
+        self._out(self._hidden(self.held))
         self.held = b""
         if self.cut_bytes:
             self._raw(
@@ -77,11 +79,10 @@ class Log:
             )
         self.file.close()
 
-    @staticmethod
-    def _beginning(data: bytes, secret: bytes) -> int:
-        return next(
-            (n for n in range(min(len(secret) - 1, len(data)), 0, -1) if data.endswith(secret[:n])), 0
-        )
+    def _hidden(self, data: bytes) -> bytes:
+        for secret in self.secrets:
+            data = data.replace(secret, redact.HIDDEN.encode())
+        return redact.text(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
     def _out(self, data: bytes) -> None:
         room = max(self.limit - self.written, 0)
