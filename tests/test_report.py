@@ -167,7 +167,8 @@ def test_a_value_has_its_interval_its_unit_and_its_status() -> None:
     view = table_view(table, report_fixture.words("en"), 1)
     heads = {head.name: head for head in view.heads}
     assert heads["Throughput"].unit == "tok/s"
-    assert heads["Capacity"].calculated
+    assert table_view(report_fixture.knee_table(), report_fixture.words("en"), 1).heads[-1].calculated
+    assert ("Capacity", "12.5") in view.constant
     assert not heads["TTFT p50"].calculated
     cells = dict(zip(heads, view.rows[-1], strict=True))
     assert cells["Throughput"].interval.count("–") == 1
@@ -260,8 +261,9 @@ def test_numbers_are_written_for_people(value: float, unit: str, digits: int, sh
 
 
 def test_a_column_has_digits_enough_to_tell_its_values_apart() -> None:
-    """Values that differ in the fourth digit are written with four."""
-    assert figure_digits([100.1, 100.4], "ms") == 4
+    """Values that lie close together are written with more digits."""
+    assert figure_digits([100.1, 104.0], "ms") == 4
+    assert figure_digits([100.1, 100.2], "ms") == 5
     assert figure_digits([10.0, 20.0], "ms") == 3
 
 

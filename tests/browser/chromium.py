@@ -6,9 +6,11 @@ import asyncio
 import base64
 import json
 import shutil
+import subprocess
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,50 +131,57 @@ class Page:
         path.write_bytes(base64.b64decode(data))
 
 
-@asynccontextmanager
-async def page(downloads: Path | None = None) -> AsyncIterator[Page]:
-    """A browser with one empty tab; it is gone afterwards, and so is its profile."""
+@contextmanager
+def browser() -> Iterator[str]:
+    """A running browser; gives the address of its protocol. It is gone afterwards, and so is its profile."""
     profile = Path(tempfile.mkdtemp(prefix="servelab-chromium-"))
-    process = await asyncio.create_subprocess_exec(
-        COMMAND, *FLAGS, f"--user-data-dir={profile}", "about:blank",
-        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
+    process = subprocess.Popen(
+        [COMMAND, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
-        port, path = await _door(profile)
-        async with (
-            aiohttp.ClientSession() as http,
-            http.ws_connect(f"http://127.0.0.1:{port}{path}", max_msg_size=0) as socket,
-        ):
-            tab = Page(socket, "")
-            listener = asyncio.create_task(tab.listen())
-            try:
-                target = (await tab.send("Target.createTarget", url="about:blank"))["targetId"]
-                tab.session_id = (await tab.send("Target.attachToTarget", targetId=target, flatten=True))[
-                    "sessionId"
-                ]
-                for domain in ("Page", "Runtime", "Log", "Network", "DOM"):
-                    await tab.send(f"{domain}.enable")
-                behaviour = (
-                    {"behavior": "allow", "downloadPath": str(downloads)}
-                    if downloads
-                    else {"behavior": "deny"}
-                )
-                await tab.send("Browser.setDownloadBehavior", browser=True, eventsEnabled=True, **behaviour)
-                yield tab
-            finally:
-                listener.cancel()
+        yield _door(profile)
     finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
+        process.terminate()
+        process.wait(30)
         shutil.rmtree(profile, ignore_errors=True)
 
 
-async def _door(profile: Path) -> tuple[str, str]:
-    """Port and path of the browser's protocol, which it writes into its profile."""
-    for _ in range(300):
+@asynccontextmanager
+async def page(door: str, downloads: Path | None = None) -> AsyncIterator[Page]:
+    """An empty tab in a context of its own: nothing is remembered from another one."""
+    async with aiohttp.ClientSession() as http, http.ws_connect(door, max_msg_size=0) as socket:
+        tab = Page(socket, "")
+        listener = asyncio.create_task(tab.listen())
+        try:
+            context = (await tab.send("Target.createBrowserContext"))["browserContextId"]
+            target = await tab.send("Target.createTarget", url="about:blank", browserContextId=context)
+            attached = await tab.send("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+            tab.session_id = attached["sessionId"]
+            for domain in ("Page", "Runtime", "Log", "Network", "DOM"):
+                await tab.send(f"{domain}.enable")
+            behaviour = (
+                {"behavior": "allow", "downloadPath": str(downloads)} if downloads else {"behavior": "deny"}
+            )
+            await tab.send(
+                "Browser.setDownloadBehavior",
+                browser=True,
+                eventsEnabled=True,
+                browserContextId=context,
+                **behaviour,
+            )
+            yield tab
+            await tab.send("Target.disposeBrowserContext", browser=True, browserContextId=context)
+        finally:
+            listener.cancel()
+
+
+def _door(profile: Path) -> str:
+    """Address of the browser's protocol, from port and path that it writes into its profile."""
+    for _ in range(600):
         file = profile / "DevToolsActivePort"
         if file.exists() and len(lines := file.read_text().split()) == 2:
-            return lines[0], lines[1]
-        await asyncio.sleep(0.1)
-    raise PageError(f"{COMMAND} did not open its door within 30 s")
+            return f"http://127.0.0.1:{lines[0]}{lines[1]}"
+        time.sleep(0.1)
+    raise PageError(f"{COMMAND} did not open its door within 60 s")

@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,6 @@ AXE = HERE / "node_modules/axe-core/axe.min.js"
 @pytest.fixture(scope="session")
 def papers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """name → HTML file: en, ko, compare."""
-    if not chromium.COMMAND:
-        pytest.fail("no chromium on the PATH: install Debian's package chromium")
     return report_fixture.write_papers(tmp_path_factory.mktemp("papers"))
 
 
@@ -37,13 +35,22 @@ def axe() -> str:
     return AXE.read_text(encoding="utf-8")
 
 
+@pytest.fixture(scope="session")
+def door() -> Iterator[str]:
+    """One browser for all tests; each gets a tab that remembers nothing of the others."""
+    if not chromium.COMMAND:
+        pytest.fail("no chromium on the PATH: install Debian's package chromium")
+    with chromium.browser() as door:
+        yield door
+
+
 @pytest.fixture
-def browse(tmp_path: Path) -> Callable[[Callable[[chromium.Page], Awaitable[Any]]], Any]:
-    """Run a scenario in a fresh browser; downloads go to tmp_path."""
+def browse(door: str, tmp_path: Path) -> Callable[[Callable[[chromium.Page], Awaitable[Any]]], Any]:
+    """Run a scenario in a fresh tab; downloads go to tmp_path."""
 
     def run(scenario: Callable[[chromium.Page], Awaitable[Any]]) -> Any:
         async def whole() -> Any:
-            async with chromium.page(tmp_path) as page:
+            async with chromium.page(door, tmp_path) as page:
                 return await scenario(page)
 
         return asyncio.run(whole())

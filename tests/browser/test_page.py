@@ -70,20 +70,16 @@ def test_nothing_leaves_the_page_and_the_console_stays_empty(
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("width", [390, 768, 1280, 2560, 3840])
-def test_nothing_is_wider_than_the_page(
-    browse: Browse, papers: dict[str, Path], name: str, width: int
-) -> None:
-    """From a phone to a 4K screen the page never scrolls sideways; only tables and code may, inside
-    themselves.
-    """
+def test_nothing_is_wider_than_the_page(browse: Browse, papers: dict[str, Path], name: str) -> None:
+    """From a phone to a 4K screen the page never scrolls sideways; only tables and code may, inside themselves."""
 
     async def scenario(page: Page) -> None:
-        await page.size(width, mobile=width < 500)
-        await page.open(papers[name].as_uri())
-        await page.run("document.fonts.ready.then(() => 1)")
-        assert await page.run(WIDER_THAN_THE_PAGE) == []
-        assert await page.run("document.documentElement.scrollWidth") <= width
+        for width in (390, 768, 1280, 2560, 3840):
+            await page.size(width, mobile=width < 500)
+            await page.open(papers[name].as_uri())
+            await page.run("document.fonts.ready.then(() => 1)")
+            assert await page.run(WIDER_THAN_THE_PAGE) == [], width
+            assert await page.run("document.documentElement.scrollWidth") <= width
 
     browse(scenario)
 
@@ -144,7 +140,10 @@ def test_figures_answer_to_the_pointer_without_moving(browse: Browse, papers: di
     async def scenario(page: Page) -> None:
         await page.size(1280)
         await page.open(papers["en"].as_uri())
-        shape = "(() => { const r = document.querySelector('.wide svg').getBoundingClientRect(); return [r.width, r.height]; })()"
+        shape = (
+            "(() => { const r = document.querySelector('.wide svg').getBoundingClientRect();"
+            " return [r.width, r.height]; })()"
+        )
         before = await page.run(shape)
         await hover(page, ".drawing")
         await until(page, "!!document.querySelector('.vega-embed svg')")
@@ -182,24 +181,23 @@ def test_the_page_reads_without_javascript(browse: Browse, papers: dict[str, Pat
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)])
-def test_axe_finds_no_violation(
-    browse: Browse, papers: dict[str, Path], axe: str, name: str, scheme: str, width: int
-) -> None:
+def test_axe_finds_no_violation(browse: Browse, papers: dict[str, Path], axe: str, name: str) -> None:
     """axe-core finds nothing, in light and dark, wide and narrow, with everything unfolded."""
 
     async def scenario(page: Page) -> list[Any]:
-        await page.size(width)
-        await page.media(scheme)
-        await page.open(papers[name].as_uri())
-        await page.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
-        await page.run(axe)
-        result = await page.run("axe.run(document, {resultTypes: ['violations']})")
-        assert len(result["passes"]) > 10
-        return [
-            (v["id"], v["help"], [node["html"][:160] for node in v["nodes"][:3]])
-            for v in result["violations"]
-        ]
+        found = []
+        for scheme, width in (("light", 1280), ("dark", 1280), ("light", 390)):
+            await page.size(width)
+            await page.media(scheme)
+            await page.open(papers[name].as_uri())
+            await page.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+            await page.run(axe)
+            result = await page.run("axe.run(document, {resultTypes: ['violations']})")
+            assert len(result["passes"]) > 10
+            found += [
+                (scheme, v["id"], [n["html"][:160] for n in v["nodes"][:3]]) for v in result["violations"]
+            ]
+        return found
 
     assert browse(scenario) == []
 

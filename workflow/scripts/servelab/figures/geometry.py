@@ -70,9 +70,23 @@ def log_ticks(values: Sequence[float]) -> list[float]:
     if not known:
         return []
     low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
-    for steps in ((1, 2, 5), (1, 3), (1,)):
+    if max(known) < 3 * min(known):
+        return _even_ticks(min(known), max(known))
+    for steps in ((1, 1.5, 2, 3, 5, 7), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
         ticks = [step * 10.0**power for power in range(low, high + 1) for step in steps]
-        inside = [tick for tick in ticks if min(known) * 0.7 <= tick <= max(known) * 1.4]
+        inside = [tick for tick in ticks if min(known) * 0.95 <= tick <= max(known) * 1.05]
         if len(inside) <= 7:
             return inside
     return [10.0**power for power in range(low, high + 1, max(1, -(-(high - low) // 6)))]
+
+
+def _even_ticks(low: float, high: float) -> list[float]:
+    """Multiples of a round step from low to high, two to six: over a short range a log axis is nearly even."""
+    if low == high:
+        return [low]
+    power = 10.0 ** math.floor(math.log10(high - low))
+    for step in (power / 10, power / 5, power / 2, power, 2 * power, 5 * power):
+        ticks = [float(f"{n * step:.10g}") for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
+        if len(ticks) <= 6:
+            return ticks
+    return [low, high]
