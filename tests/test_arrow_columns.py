@@ -47,9 +47,11 @@ def test_other_kinds_are_refused() -> None:
 def test_a_table_of_requests_is_built_without_pandas() -> None:
     """The first point of a job does not wait for an import that it does not need."""
     code = (
-        "import sys; from servelab.request_rows import requests_table; "
+        "import sys; from servelab.request_rows import requests_table, send_lags_s, tokens_received; "
         "from servelab.exchange import Exchange; "
         "made = Exchange('measured', 0, '/v1/completions'); made.finish(1.0, 'connect', 'no'); "
-        "assert requests_table([made], 0.0).num_rows == 1; assert 'pandas' not in sys.modules"
+        "table = requests_table([made], 0.0); "
+        "assert (table.num_rows, tokens_received(table), len(send_lags_s(table))) == (1, 0, 0); "
+        "assert 'pandas' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
