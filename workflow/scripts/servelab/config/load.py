@@ -98,6 +98,8 @@ def for_analysis(raw: Mapping[str, Any]) -> tuple[Study, dict[str, Experiment]]:
 def _overridden(raw: Mapping[str, Any]) -> dict[str, Any]:
     values = {key: value for key, value in raw.items() if key not in COMMAND_KEYS}
     overrides = raw.get("set") or []
+    if not overrides:
+        return _jsonable(values)
     words = _override_words(overrides) if isinstance(overrides, str) else list(overrides)
     for word in words:
         if "=" not in str(word):

@@ -5,12 +5,13 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from servelab.config.errors import ConfigError, Problem, unknown_key
 
 T = TypeVar("T")
+_made: dict[type, DictConfig] = {}
 _ALLOWED: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
@@ -34,12 +35,19 @@ def shape(cls: type[T], value: Any, key: str = "") -> T:
     if problems:
         raise ConfigError(problems)
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(cls), OmegaConf.create(_lists(cls, value)))
+        merged = OmegaConf.merge(_structured(cls), OmegaConf.create(_lists(cls, value)))
         made = OmegaConf.to_object(merged)
     except (OmegaConfBaseException, ValueError, TypeError) as error:
         raise ConfigError([_type_problem(cls, value, key, error)]) from error
     assert isinstance(made, cls)
     return made
+
+
+def _structured(cls: type) -> DictConfig:
+    """OmegaConf's form of a dataclass with its defaults, made once; a merge copies it."""
+    if cls not in _made:
+        _made[cls] = OmegaConf.structured(cls)
+    return _made[cls]
 
 
 def _hints(cls: type) -> dict[str, Any]:
