@@ -269,6 +269,7 @@ def test_counters_before_and_after_are_the_servers(tmp_path: Path) -> None:
         assert after - before == counters[key] > 0
 
 
+@pytest.mark.slow
 def test_an_8_bit_cache_and_a_restart_hold_more(tmp_path: Path) -> None:
     """fp8 doubles the blocks, a restart has more than a first start; the log and /metrics say the same."""
     capacity = {}

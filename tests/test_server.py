@@ -99,6 +99,7 @@ def test_facts_say_who_the_server_is_and_hide_its_key(tmp_path: Path) -> None:
     assert key not in (tmp_path / "log").read_text()
 
 
+@pytest.mark.slow
 def test_the_key_is_in_no_process_list(tmp_path: Path) -> None:
     """Nobody else on the machine reads the key from a command line."""
     with server.launch(fake_start(), tmp_path / "log", tmp_path / "boot") as live:
@@ -106,6 +107,7 @@ def test_the_key_is_in_no_process_list(tmp_path: Path) -> None:
             assert live.target.api_key.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
+@pytest.mark.slow
 def test_boot_history_is_controlled(tmp_path: Path) -> None:
     """The first start on empty caches is «first», the next «restart»; boot="first" empties them, and nothing
     else.
@@ -120,6 +122,7 @@ def test_boot_history_is_controlled(tmp_path: Path) -> None:
     assert (tmp_path / "boot" / "note.txt").exists()
 
 
+@pytest.mark.slow
 def test_the_log_of_each_start_follows_the_last(tmp_path: Path) -> None:
     """A log holds every start from its first byte; facts come from this start's part, marks cut out a
     moment's.
@@ -142,8 +145,10 @@ def test_the_log_of_each_start_follows_the_last(tmp_path: Path) -> None:
     ("words", "cause", "said"),
     [
         ("oom", "out_of_memory", "torch.OutOfMemoryError: CUDA out of memory"),
-        ("kv_too_small", "out_of_memory", "ValueError: To serve at least one request"),
-        ("model_missing", "model_missing", "OSError: Repo id must"),
+        pytest.param(
+            "kv_too_small", "out_of_memory", "ValueError: To serve at least one", marks=pytest.mark.slow
+        ),
+        pytest.param("model_missing", "model_missing", "OSError: Repo id must", marks=pytest.mark.slow),
         ("silent", "died", "exit status 1"),
     ],
 )
@@ -180,6 +185,7 @@ def test_an_option_of_ours_is_refused_before_anything_starts(tmp_path: Path) -> 
     assert not (tmp_path / "log").exists()
 
 
+@pytest.mark.slow
 def test_a_slow_server_is_waited_for(tmp_path: Path) -> None:
     """Slow is not dead: it is measured when it answers, and ready_s says how slow."""
     knobs = {"faults": [{"do": "slow_start", "s": 1.5}]}
@@ -187,6 +193,7 @@ def test_a_slow_server_is_waited_for(tmp_path: Path) -> None:
         assert live.ready_s >= 1.5
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_given_up(tmp_path: Path) -> None:
     """After the deadline the error says how long it waited and what the server said last."""
     knobs = {"truth": str(tmp_path / "truth.jsonl"), "faults": [{"do": "hang_at_start"}]}
@@ -218,6 +225,7 @@ def test_a_server_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     assert survivors(tmp_path / "truth.jsonl") == []
 
 
+@pytest.mark.slow
 def test_a_daemon_that_left_the_group_goes_too(tmp_path: Path) -> None:
     """A grandchild in a session of its own, its environment empty and deaf to SIGTERM, does not survive."""
     knobs = {"faults": [{"do": "grandchild"}]}
@@ -228,6 +236,7 @@ def test_a_daemon_that_left_the_group_goes_too(tmp_path: Path) -> None:
     assert running(family) == []
 
 
+@pytest.mark.slow
 def test_a_dead_server_is_known_at_once_and_its_family_goes(tmp_path: Path) -> None:
     """SIGKILL to the server: alive() turns false, last words name the signal, its daemon is cleared away."""
     knobs = {"faults": [{"do": "grandchild"}]}
@@ -284,7 +293,8 @@ def measuring(tmp_path: Path) -> Iterator[Callable[..., "tuple[subprocess.Popen[
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)]
+    "number",
+    [signal.SIGINT, *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGTERM, signal.SIGHUP))],
 )
 def test_a_signal_to_the_measuring_process_stops_the_server(
     measuring: Callable[..., "tuple[subprocess.Popen[bytes], str, list[int]]"], number: int, tmp_path: Path
@@ -350,6 +360,7 @@ def foreign() -> Iterator[int]:
     old.server_close()
 
 
+@pytest.mark.slow
 def test_a_lost_race_for_the_port_is_run_again(
     tmp_path: Path, foreign: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -429,6 +440,7 @@ def test_an_attached_server_that_is_not_what_it_should_be(tmp_path: Path, foreig
 # ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_log_without_end_fills_neither_disk_nor_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
