@@ -30,7 +30,7 @@ def sweep(concurrency: int, ttft_s: float) -> PointRecord:
     )
 
 
-SWEEP = [sweep(1, 0.05), sweep(4, 0.1), sweep(8, 0.4), sweep(16, 2.0)]
+SWEEP = [sweep(1, 0.05), sweep(4, 0.1), sweep(8, 0.2), sweep(16, 2.0)]
 
 
 def with_objective(data: StudyData, **bounds: float) -> StudyData:
@@ -56,6 +56,15 @@ def test_the_largest_concurrency_within_the_objective_is_advised_with_the_price_
     assert told["next"] == 16 and told["next_ttft"] == pytest.approx(2000.0)
     rests_on = analysis.tables[0].frame.set_index("setting").loc["concurrency", "rests_on"]
     assert rests_on == "points/2.arrow, points/3.arrow"
+
+
+def test_more_at_once_that_only_waits_longer_is_not_advised() -> None:
+    """8 at once meet the objective too but give less than 4: the limit is 4."""
+    points = [sweep(1, 0.05), sweep(4, 0.1), sweep(8, 0.45)]
+    analysis = recommend.analyse(with_objective(study("load_sweep", points), ttft_p95_ms=500.0), [])
+    assert values(analysis)["concurrency"] == "4"
+    rules = recommend.artefacts("test", Objective(ttft_p95_ms=500.0), analysis)["alerts.yaml"]
+    assert "> 4" in rules
 
 
 def test_an_objective_that_nothing_meets_is_told() -> None:

@@ -8,6 +8,7 @@ server's default stays. What a recommendation costs is said with it.
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import pandas as pd
@@ -27,7 +28,7 @@ SETTINGS = (
     "max_num_batched_tokens",
     "enable_prefix_caching",
 )
-NEAR_BEST = 0.95  # without an objective: the smallest load within 5 % of the best throughput
+NEAR_BEST = 0.95  # the smallest load within 5 % of the best throughput: more only waits longer
 PERPLEXITY_COST = 0.01  # a rise of perplexity that is not taken for a gain in speed
 FIRST_LOOK = (
     0.8  # a ratio from one start a setting that is taken for a gain, and said to be no more than a look
@@ -154,8 +155,13 @@ def _concurrency(rows: pd.DataFrame, objective: Objective) -> Advice:
     reached = -1.0
     sweep = rows[rows["kind"] == "load_sweep"]
     for shape, same in comparison.groups(sweep, ("slug", "input_tokens", "output_tokens")):
-        levels = [(group["concurrency"], part) for group, part in comparison.groups(same, ("concurrency",))]
-        levels = sorted((level for level in levels if level[0] is not None), key=lambda level: level[0])
+        known = same[same["concurrency"].notna()]
+        levels = [
+            (int(group["concurrency"]), part) for group, part in comparison.groups(known, ("concurrency",))
+        ]
+        levels.sort(key=lambda level: level[0])
+        if not levels:
+            continue
         speeds = {c: comparison.level(part, THROUGHPUT).value or 0.0 for c, part in levels}
         advice = _of_sweep(shape, levels, speeds, objective)
         speed = speeds.get(int(advice.value), 0.0) if advice.value is not None else 0.0
@@ -171,18 +177,14 @@ def _of_sweep(
     objective: Objective,
 ) -> Advice:
     values: dict[str, Any] = {**shape, "lowest": levels[0][0], "highest": levels[-1][0]}
-    chosen: int | None = None
+    allowed = list(levels)
     if _bounded(objective):
-        for concurrency, part in levels:
-            if not meets(part, objective):
-                break
-            chosen = concurrency
-        if chosen is None:
+        allowed = list(takewhile(lambda level: meets(level[1], objective), levels))
+        if not allowed:
             values |= _latency(levels[0][1], "first")
             return Advice("concurrency", "concurrency_unmet", None, values, _paths(levels[0][1]), False)
-    else:
-        most = max(speeds.values())
-        chosen = next(concurrency for concurrency, _ in levels if speeds[concurrency] >= NEAR_BEST * most)
+    most = max(speeds[concurrency] for concurrency, _ in allowed)
+    chosen = next(concurrency for concurrency, _ in allowed if speeds[concurrency] >= NEAR_BEST * most)
     place = [concurrency for concurrency, _ in levels].index(chosen)
     values |= {"concurrency": chosen, "throughput": speeds[chosen], **_latency(levels[place][1], "at")}
     parts = [levels[place][1]]
@@ -353,15 +355,17 @@ def _prefix(data: StudyData, rows: pd.DataFrame, requests: pd.DataFrame | None) 
     if miss is None or hit is None:
         return Advice(setting, "not_measured", values={"setting": setting})
     own = rows[rows["kind"] == "prefix_cache"]
-    values: dict[str, Any] = {"miss": miss, "hit": hit, "ratio": miss / hit, "cost": None}
-    busy = own[own["workload"] == _heaviest(own)]
+    values: dict[str, Any] = {"miss": miss, "hit": hit, "ratio": miss / hit, "share": None}
+    busy = own[
+        (own["shared_prefix_tokens"].fillna(0) == 0) & (own["concurrency"] == own["concurrency"].max())
+    ]
     sides = {group[setting]: part for group, part in comparison.groups(busy, (setting,))}
     if {True, False} <= set(sides):
         found = comparison.compare(data, sides[False], sides[True], THROUGHPUT)
-        values["cost"] = None if found is None else 1 - found.ratio.ratio
+        values["share"] = None if found is None else found.ratio.ratio
         values["concurrency"] = comparison.present(busy["concurrency"].iloc[0])
     template = "prefix_on" if hit < miss else "prefix_no_gain"
-    if template == "prefix_on" and values["cost"] is None:
+    if template == "prefix_on" and values["share"] is None:
         template = "prefix_on_cost_unknown"
     return Advice(setting, template, hit < miss, values, _paths(own))
 
