@@ -138,6 +138,7 @@ def _from_table(kind: str, template: str, column: str, where: Mapping[str, objec
         low, high = (
             rows[f"{column}{end}"].iloc[0] if f"{column}{end}" in rows else None for end in ("_low", "_high")
         )
+        low, high = (None if end is None or pd.isna(end) else float(end) for end in (low, high))
         if len(values) > 1:
             low, high = float(values.min()), float(values.max())
         return Counterpart(float(values.median()), words, status, low, high, n=len(values), table=table.id)
