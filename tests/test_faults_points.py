@@ -379,7 +379,7 @@ def test_a_clock_that_steps_backwards_changes_no_measurement(
     positive.
     """
     real = time.time
-    steps = iter(range(10_000_000))
+    steps = iter(range(1, 10_000_000))
     start = job.start(closed(), faults=[])
     monkeypatch.setattr(time, "time", lambda: real() - 3600 * next(steps))
     job.run(start)
@@ -390,7 +390,7 @@ def test_a_clock_that_steps_backwards_changes_no_measurement(
         assert row["ok"]
         assert row["intended_s"] <= row["sent_s"] <= row["first_byte_s"] <= row["end_s"]
         assert row["chunk_s"] == sorted(row["chunk_s"])
-    assert record.meta.session["ready_s"] > 0
+    assert 0 < record.meta.session["ready_s"] < 60
 
 
 def test_measurement_with_sixty_four_file_descriptors(job: Job) -> None:

@@ -248,7 +248,7 @@ def _attempt(start: ServerStart, log: Path, boot_dir: Path) -> Server:
         target=target,
         pid=started["pid"],
         session_id=session_id,
-        ready_s=ready_at - started["at"],
+        ready_s=ready_at - started["monotonic"],
         boot=boot,
         argv=redact.argv(argv),
         log=log,
@@ -258,7 +258,7 @@ def _attempt(start: ServerStart, log: Path, boot_dir: Path) -> Server:
         life=life,
     )
     _ask(server)
-    server.boot_log = vllm_log.parse(read_log(log, log_start), started["at"], ready_at)
+    server.boot_log = vllm_log.parse(read_log(log, log_start), started["at"], started["at"] + server.ready_s)
     try:
         engine.record_boot(boot_dir, server.version)
     except OSError as error:
@@ -269,7 +269,7 @@ def _attempt(start: ServerStart, log: Path, boot_dir: Path) -> Server:
 def _wait_until_ready(
     life: Supervised, target: Target, log: Path, log_start: int, patience_s: float
 ) -> float:
-    """UTC seconds of the first right answer. Raises _Failed: it died, or the deadline passed."""
+    """time.monotonic() of the first right answer. Raises _Failed: it died, or the deadline passed."""
     deadline = time.monotonic() + patience_s
     last = "it never answered"
     while True:
@@ -278,7 +278,7 @@ def _wait_until_ready(
         try:
             names = server_http.served_names(target, timeout_s=2.0)
             if target.model in names:
-                return time.time()
+                return time.monotonic()
             last = f"another server answers on its port, serving {', '.join(names)[:200]}"
         except (OSError, http.client.HTTPException, ValueError) as error:
             if not isinstance(error, ConnectionRefusedError):

@@ -109,7 +109,7 @@ class Supervisor:
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
-        self.started_at = time.time()
+        self.started_at, self.started_monotonic = time.time(), time.monotonic()
         self.log = Log(Path(order["log"]), order["log_limit"], [s.encode() for s in order["secrets"]])
         self.scratch = tempfile.mkdtemp(prefix="servelab-")
         self.read_end, write_end = os.pipe()
@@ -154,7 +154,7 @@ class Supervisor:
     def run(self) -> None:
         """Follow the server until it ends or we are told to stop, then clear away."""
         if self.server is not None:
-            tell(event="started", pid=self.server.pid, at=self.started_at)
+            tell(event="started", pid=self.server.pid, at=self.started_at, monotonic=self.started_monotonic)
             killed = self._follow()
             left = self._clear_away()
             self._drain()
