@@ -26,7 +26,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", required=True, help="the study's config as JSON")
     parser.add_argument("--root", type=Path, default=Path(), help="the project's folder")
-    parser.add_argument("--output", type=Path, required=True, help="folder of the archive; made new each time")
+    parser.add_argument(
+        "--output", type=Path, required=True, help="folder of the archive; made new each time"
+    )
     arguments = parser.parse_args()
     source = analysis_input.from_project(json.loads(arguments.config), arguments.root)
     study = source.study.study

@@ -40,9 +40,13 @@ def make(requirements: Path, torch: str, torch_index: str, output: Path) -> None
         if not pip(python, *local, f"{torch}+cpu") and not (
             torch_index and pip(python, *local, "--extra-index-url", torch_index, f"{torch}+cpu")
         ):
-            raise SystemExit(f"[environment] {torch}+cpu was found neither by pip nor on {torch_index}; see above")
+            raise SystemExit(
+                f"[environment] {torch}+cpu was found neither by pip nor on {torch_index}; see above"
+            )
     say(f"installing the {_pins(requirements)} packages of {requirements}")
-    if not pip(python, "install", "--quiet", "--no-deps", "--no-compile", "--require-hashes", "-r", str(requirements)):
+    if not pip(
+        python, "install", "--quiet", "--no-deps", "--no-compile", "--require-hashes", "-r", str(requirements)
+    ):
         raise SystemExit(f"[environment] {requirements} could not be installed; the lines above say why")
     versions = _versions(python)
     marker = {"made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "versions": versions}

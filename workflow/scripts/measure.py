@@ -31,14 +31,19 @@ class Progress:
 
     def say(self, text: str) -> None:
         """One line, marked with the server it is about."""
-        print(f"[{self.start.experiment or 'shared'}/{self.start.slug} start {self.start.start}] {text}", flush=True)
+        print(
+            f"[{self.start.experiment or 'shared'}/{self.start.slug} start {self.start.start}] {text}",
+            flush=True,
+        )
 
     def starting(self, missing: int, total: int) -> None:
         """Before the server is started."""
         self.total = missing
         expected = estimate.seconds(self.past, self.start, self.start.points[-missing:])
         self.left = missing
-        self.say(f"{missing} of {total} points to measure, about {estimate.clock(expected)}; starting the server")
+        self.say(
+            f"{missing} of {total} points to measure, about {estimate.clock(expected)}; starting the server"
+        )
 
     def point_done(self, record: PointRecord, seconds: float) -> None:
         """After a point was kept."""
@@ -64,7 +69,9 @@ def main() -> int:
     parser.add_argument("--root", type=Path, default=Path(), help="the project's folder")
     parser.add_argument("--limits", type=Path, help="JSON file with what the machine can do")
     parser.add_argument("--retry-failed", action="store_true", help="measure points again that failed before")
-    parser.add_argument("--later-seconds", type=float, default=0.0, help="estimate for the starts after this one")
+    parser.add_argument(
+        "--later-seconds", type=float, default=0.0, help="estimate for the starts after this one"
+    )
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _stop)
     start = ServerStart.from_json(json.loads(arguments.start))
@@ -81,7 +88,9 @@ def main() -> int:
         progress.say("stopped; points measured so far are kept, the next run goes on from there")
         return 130
     except OSError as error:
-        progress.say(f"results cannot be written: {error}. Points kept before are intact; free the disk and run again")
+        progress.say(
+            f"results cannot be written: {error}. Points kept before are intact; free the disk and run again"
+        )
         return 1
     progress.say(
         f"done in {estimate.clock(time.monotonic() - began)}: {outcome.measured} measured, {outcome.kept} from the "

@@ -41,8 +41,13 @@ class Source:
 
     def model_cards(self) -> dict[str, model_card.ModelCard | None]:
         """Model → card, None where no config.json is there."""
-        found = {name: folder for name, folder in self.model_folders.items() if (folder / "config.json").is_file()}
-        return {name: model_card.from_folder(found[name]) if name in found else None for name in self.model_folders}
+        found = {
+            name: folder for name, folder in self.model_folders.items() if (folder / "config.json").is_file()
+        }
+        return {
+            name: model_card.from_folder(found[name]) if name in found else None
+            for name in self.model_folders
+        }
 
     def data(self, rows: pd.DataFrame) -> StudyData:
         """What the experiments analyse."""
@@ -80,8 +85,11 @@ def from_archive(folder: Path) -> Source:
     paths = sorted(path.relative_to(folder).as_posix() for path in (folder / "points").rglob("*.arrow"))
     order = json.loads((folder / "order.json").read_text(encoding="utf-8"))
     ranked = {path: rank for rank, path in enumerate(order)}
-    points: dict[str, str | None] = dict.fromkeys(sorted(paths, key=lambda path: (ranked.get(path, len(ranked)), path)))
-    folders = {path.name: path for path in sorted((folder / "models").iterdir())} if (folder / "models").is_dir() else {}
+    points: dict[str, str | None] = dict.fromkeys(
+        sorted(paths, key=lambda path: (ranked.get(path, len(ranked)), path))
+    )
+    models = folder / "models"
+    folders = {path.name: path for path in sorted(models.iterdir())} if models.is_dir() else {}
     return Source(folder, raw, study, experiments, points, folders)
 
 

@@ -12,7 +12,11 @@ from servelab import __version__
 @cache
 def facts() -> dict[str, Any]:
     """servelab's version and git commit («+changes» if the tree was not clean; empty outside a checkout), Python."""
-    return {"servelab": __version__, "commit": commit(Path(__file__).parent), "python": platform.python_version()}
+    return {
+        "servelab": __version__,
+        "commit": commit(Path(__file__).parent),
+        "python": platform.python_version(),
+    }
 
 
 def commit(folder: Path) -> str:

@@ -7,7 +7,8 @@ HIDDEN = "«hidden»"
 _SECRET_NAME = re.compile(r"(key|token|secret|passw|credential|authorization|cookie)", re.IGNORECASE)
 _NOT_SECRET = re.compile(r"(tokens|token_ids|tokenizer|max[_-]token|keys?_path|monkey)", re.IGNORECASE)
 _SECRET_VALUE = re.compile(
-    r"(hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|(?<=Bearer )[A-Za-z0-9._~+/=-]{8,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[0-9A-Z]{16})"
+    r"(hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|(?<=Bearer )[A-Za-z0-9._~+/=-]{8,}|gh[pousr]_[A-Za-z0-9]{20,}"
+    r"|AKIA[0-9A-Z]{16})"
 )
 
 
@@ -23,7 +24,9 @@ def text(value: str) -> str:
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Variables with the secret ones hidden."""
-    return {name: HIDDEN if is_secret_name(name) else text(value) for name, value in sorted(variables.items())}
+    return {
+        name: HIDDEN if is_secret_name(name) else text(value) for name, value in sorted(variables.items())
+    }
 
 
 def argv(command: Iterable[str]) -> list[str]:

@@ -4,7 +4,7 @@ import hashlib
 import importlib.metadata
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ _LIBRARIES = ("snakemake", "pandas", "pyarrow", "aiohttp", "altair", "omegaconf"
 
 def about(source: Source, data: StudyData) -> dict[str, Any]:
     """The study's info, from its config and from what its points say about themselves."""
-    metas = [data.load(row).meta for row in data.rows.to_dict("records")]
+    metas = [source.read(str(path)).meta for path in data.rows["path"]]
     measured = sorted(meta.provenance["started_at"] for meta in metas if meta.provenance.get("started_at"))
     commits = sorted({str(meta.provenance.get("commit", "")) for meta in metas} - {""})
     return {
@@ -53,7 +53,7 @@ def _versions(metas: list[PointMeta]) -> dict[str, str]:
     return found
 
 
-def _distinct(values: Any) -> list[dict[str, Any]]:
+def _distinct(values: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     seen: dict[str, dict[str, Any]] = {}
     for value in values:
         seen.setdefault(json.dumps(value, sort_keys=True), dict(value))
