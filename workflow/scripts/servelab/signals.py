@@ -14,6 +14,7 @@ from types import FrameType
 from servelab import processes
 
 STOPPING = (signal.SIGTERM, signal.SIGHUP)
+_watching = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -43,9 +44,12 @@ def as_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ending_with_snakemake() -> Iterator[None]:
-    """Within this, we get SIGTERM as soon as the Snakemake that started us (or a shell between) has gone."""
+    """Within this, we get SIGTERM as soon as the Snakemake that started us (or a shell between) has gone.
+
+    Within another such block it does nothing: one SIGTERM is enough, a second would disturb the clearing away.
+    """
     watched = _ancestors_to_snakemake()
-    if not watched:
+    if not watched or not _watching.acquire(blocking=False):
         yield
         return
     handles: list[int] = []
@@ -63,6 +67,7 @@ def ending_with_snakemake() -> Iterator[None]:
         thread.join(5.0)
         for handle in (*handles, over):
             os.close(handle)
+        _watching.release()
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -253,7 +253,7 @@ class Supervisor:
             if time.monotonic() > patience:
                 for each in left:
                     processes.kill(each)
-            time.sleep(0.02)
+            time.sleep(0.05)
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
