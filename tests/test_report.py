@@ -327,3 +327,20 @@ def test_the_command_writes_the_paper_and_its_files(tmp_path: Path) -> None:
     assert failed.returncode == 1
     assert "analyses.json" in failed.stderr
     assert "Traceback" not in failed.stderr
+
+
+def test_another_study_can_be_the_reference(tmp_path: Path) -> None:
+    """A study named as reference is compared load by load instead of a table of notes."""
+    for name, reference in (("earlier", ""), ("fixture", "earlier")):
+        info = dict(report_fixture.info(study=name))
+        info["config"] = {**info["config"], "report": {"reference": reference}}
+        tables = tmp_path / f"results/{name}/tables"
+        write_analyses(tables, [], info)
+        write_points(tables, report_fixture.points(), COLUMNS)
+    report = build.build(
+        tmp_path / "results/fixture/tables", tmp_path / "r/fixture.html", tmp_path / "r/fixture"
+    )
+    assert report.missing_texts == ()
+    section = Elements(report.html.split('<section id="reference"', 1)[1].split("</section>", 1)[0]).text
+    assert "no difference seen" in section
+    assert (tmp_path / "r/fixture/compare-ratios.png").exists()

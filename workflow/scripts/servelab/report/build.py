@@ -1,5 +1,6 @@
 """From a folder of tables to the paper: `build` reads, `paper` lays out (pure but for the figures' files)."""
 
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from servelab import cite, recommend, references
+from servelab import cite, compare, recommend, references
 from servelab.claims import NOT_MEASURED, Analysis, Table
 from servelab.config.schema import Objective
 from servelab.records import write_atomically
@@ -51,11 +52,21 @@ def build(folder: Path, out_html: Path, figures_dir: Path, language: str | None 
     words = Words.of(language or study_language(info))
     figures_dir.mkdir(parents=True, exist_ok=True)
     beside = figures_dir.name if figures_dir.parent == out_html.parent else ""
-    report = paper(analyses, info, points, words, figures_dir, beside)
+    other = _other_study(folder, info)
+    report = paper(analyses, info, points, words, figures_dir, beside, other)
     for file in sorted(folder.glob("*.csv")):
         shutil.copyfile(file, figures_dir / file.name)
     write_atomically(out_html, report.html.encode("utf-8"))
     return report
+
+
+def _other_study(folder: Path, info: Mapping[str, Any]) -> compare.Measured | None:
+    """The study that the config names as its reference, if it is no reference table and lies beside this one."""
+    name = str(((info.get("config") or {}).get("report") or {}).get("reference") or "")
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", name) or (references.FOLDER / f"{name}.csv").exists():
+        return None
+    tables = folder.parent.parent / name / folder.name
+    return compare.read(tables) if (tables / "points.arrow").exists() else None
 
 
 def study_language(info: Mapping[str, Any]) -> str:
@@ -71,8 +82,13 @@ def paper(
     words: Words,
     figures_dir: Path | None = None,
     beside: str = "",
+    other: compare.Measured | None = None,
 ) -> Report:
-    """The paper as HTML. figures_dir: where SVG and PNG files go, None for no files."""
+    """The paper as HTML.
+
+    figures_dir: where SVG and PNG files go, None for no files. other: the study that the config names as the
+    reference, in place of a reference table.
+    """
     config = info.get("config") or {}
     maker = Sections(words, points, figures_dir, beside)
     env = front.environment(info, maker)
@@ -83,7 +99,11 @@ def paper(
         sections = [s for s in sections if s not in last] + [doubts.section(points, count, maker), *last]
     _unique_ids(sections)
     _add_listings(sections, analyses, info, words, figures_dir)
-    reference, reference_absent = _reference(config, analyses, points, words)
+    against = None
+    if other is not None:
+        this = compare.Measured(str(info.get("study", "")), info, points)
+        against = maker.section(compare.analyse(other, this), drawer(compare.KIND))
+    reference, reference_absent = (None, "") if against else _reference(config, analyses, points, words)
     title = study_title(info, words)
     measured = info.get("measured") or []
     date = str(measured[-1] if measured else info.get("created") or "")[:10]
@@ -110,7 +130,7 @@ def paper(
         "reference": reference,
         "reference_absent": reference_absent,
         "reference_csv": "",
-        "study_reference": None,
+        "study_reference": against,
         "answers": answers.answers(points, sections, count, words),
         "evidence": back.evidence_rows(config, analyses, points, words),
         "missing": back.missing_view(analyses, sections, points, config, reference, known_kinds(), words),

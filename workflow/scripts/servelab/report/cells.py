@@ -117,8 +117,8 @@ def table_view(table: Table, words: Words, number: int) -> TableView:
         elif name in identities and len(frame) and all(shown):
             names.remove(name)
         elif len(frame) > 1 and _is_fact(table, name) and frame[name].nunique(dropna=False) == 1:
-            value = _value(frame[name].iloc[0], name, "", words)
             unit = table.columns.get(name, ("", ""))[0]
+            value = _value(frame[name].iloc[0], name, unit, words, figure_digits([], unit))
             constant.append(
                 (column_name(template, name, words), f"{value} {unit if unit != '1' else ''}".strip())
             )
