@@ -41,6 +41,7 @@ class Api:
     cache: dict[str, Any]
     api_key: str = ""
     requests: int = 0
+    engine_dead: bool = False
     streams: set["Stream"] = field(default_factory=set)
 
     async def __call__(self, call: Call) -> None:
@@ -66,7 +67,7 @@ class Api:
         elif route == "GET /version":
             out.answer(200, {"version": self.knobs.version})
         elif route == "GET /health":
-            out.answer(200, "")
+            out.answer(503 if self.engine_dead else 200, "")
         elif route == "GET /metrics":
             text = metrics.text(self.scheduler, self.options.served_model_name, self.cache)
             out.answer(200, text, "text/plain; version=0.0.4")
@@ -86,6 +87,9 @@ class Api:
         faults = self.faults.of_request(self.requests)
         for fault in faults:
             self.truth.tell("fault", fault=fault, request=self.requests)
+        if self.engine_dead:
+            call.connection.answer(500, _error(500, "EngineCore encountered an issue."))
+            return
         refusal = next((fault for fault in faults if fault["do"] == "http"), None)
         body = json.loads(call.body)
         if refusal is not None:
@@ -113,7 +117,7 @@ class Api:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def die_engine(self) -> None:
-        """The engine process is gone: every stream gets an error event, then the API server exits."""
+        """The engine process is gone: streams get an error event; the API server lives on for two seconds."""
         self.log.say("AsyncLLM output_handler failed.", level="ERROR", place="async_llm.py:871")
         self.log.say(
             "RuntimeError: worker ran into an illegal memory access", "EngineCore", "ERROR", "core.py:1300"
@@ -122,7 +126,8 @@ class Api:
         self.log.say(dead, level="ERROR", place="async_llm.py:871")
         for stream in list(self.streams):
             stream.fail("EngineCore encountered an issue. See stack trace (above) for the root cause.", 500)
-        asyncio.get_running_loop().call_later(0.05, os._exit, 1)
+        self.engine_dead = True
+        asyncio.get_running_loop().call_later(2.0, os._exit, 1)
 
 
 class Stream:

@@ -182,7 +182,8 @@ def _measure_point(
         meta.extra["scheduler"] = steps
     meta.session = {**live.facts(), "order": order}
     meta.provenance["ended_at"] = _now()
-    if not live.alive() and start.engine.kind != "attach":
+    failed = meta.status != "ok" or not all(record.requests["ok"].to_pylist())
+    if start.engine.kind != "attach" and not (live.survived() if failed else live.alive()):
         meta.status, meta.cause = "failed", "server_died"
         meta.detail = live.last_words() or "the server's process ended without a word"
     return record

@@ -39,6 +39,7 @@ from servelab.supervised import Supervised, read_log
 
 LOG_LIMIT_BYTES = 256 << 20
 POLL_S = 0.1
+HEALTH_S = 10.0
 PORT_TRIES = 3
 MEMORY_BACK_S = 60.0
 
@@ -87,12 +88,30 @@ class Server:
     cache_config: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     life: "Supervised | None" = None
+    given_up: bool = False
 
     def alive(self) -> bool:
         """Whether the process lives; of an attached server, whether nothing to the contrary is known. Costs
         nothing.
         """
-        return self.life is None or self.life.running()
+        return self.life is None or (self.life.running() and not self.given_up)
+
+    def survived(self) -> bool:
+        """Whether the server is still there after requests have failed; if not, alive() is False from now on.
+
+        Its process may be gone without our knowing yet, or live on for seconds although its engine is dead: vLLM's
+        /health tells. A server that has no such route is believed.
+        """
+        if self.life is None or not self.alive():
+            return self.alive()
+        try:
+            status, _ = server_http.get(self.target, "/health", HEALTH_S)
+        except (OSError, http.client.HTTPException):
+            status = 0
+        if status not in (200, 404):
+            self.life.wait_for("ended", timeout_s=HEALTH_S)  # its last words may still be to come
+            self.given_up = True
+        return self.alive()
 
     def last_words(self) -> str:
         """What a dead server said about why, and how its process ended."""
