@@ -204,6 +204,7 @@ def test_a_server_that_dies_mid_stream_costs_its_point_only(job: Job, fault: str
         "reset",
         "closed_early",
         "error_event",
+        "http_error",
         "connect",
     }
     assert records["p1"].meta.session["id"] != records["p3"].meta.session["id"]
