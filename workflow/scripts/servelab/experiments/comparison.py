@@ -74,7 +74,7 @@ class Comparison:
 
 
 def experiment_rows(data: StudyData, name: str, tested: Sequence[str]) -> pd.DataFrame:
-    """All points of an experiment, with a column `server` that names the other options that vary, "" if none.
+    """All points of an experiment, with a column `server` that names the other options that vary, None if none.
 
     tested: option names whose values are the settings under test.
     """
@@ -83,7 +83,7 @@ def experiment_rows(data: StudyData, name: str, tested: Sequence[str]) -> pd.Dat
     plain = [{str(key).replace("-", "_"): value for key, value in one.items()} for one in options]
     names = sorted({key for one in plain for key in one} - set(tested))
     varied = [key for key in names if len({json.dumps(one.get(key)) for one in plain}) > 1]
-    rows[SERVER] = [" ".join(f"{key}={one.get(key)}" for key in varied) for one in plain]
+    rows[SERVER] = [" ".join(f"{key}={one.get(key)}" for key in varied) or None for one in plain]
     return rows
 
 

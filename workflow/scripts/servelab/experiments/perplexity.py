@@ -220,10 +220,8 @@ def _against(base: Mapping[str, Any], other: Mapping[str, Any], name: str, table
     unexplained."""
     change, low, high = _change(base, other)
     quantised = base[DTYPE] != other[DTYPE]
-    if low is None or high is None or low <= 0 <= high:
-        outcome = "same"
-    else:
-        outcome = "worse" if change > 0 else "better"
+    unclear = low is None or high is None or low <= 0 <= high
+    outcome = "same" if unclear else "worse" if change > 0 else "better"
     values = {
         **_named(other),
         "first": base[DTYPE],
