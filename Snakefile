@@ -25,3 +25,5 @@ else:
             POINTS,
             TABLES,
             REPORT,
+        message:
+            f"Study {STUDY} is complete: {REPORT}"

@@ -12,6 +12,8 @@ rule summarise:
     params:
         study=lambda wildcards: PLAN.analysis_json,
         code=code("summarise.py", "servelab"),
+    message:
+        f"A row and a verdict for each of {len(POINTS)} points"
     shell:
         "{PYTHON} workflow/scripts/summarise.py --config {params.study:q} 2>&1 | tee -i {log:q}"
 
@@ -27,5 +29,7 @@ rule analyse:
     params:
         study=lambda wildcards: PLAN.study_json,
         code=code("analyse.py", "servelab"),
+    message:
+        "Tables, fits and findings"
     shell:
         "{PYTHON} workflow/scripts/analyse.py --config {params.study:q} 2>&1 | tee -i {log:q}"

@@ -11,7 +11,6 @@ from snakemake.exceptions import WorkflowError
 from servelab import parse_time
 from servelab.config.errors import ConfigError
 
-
 if "study" not in config:
 
     configfile: "config/config.yaml"

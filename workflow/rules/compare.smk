@@ -7,13 +7,19 @@ PYTHON = sys.executable
 
 STUDIES = [str(name) for name in config["studies"]]
 if len(STUDIES) != 2 or len(set(STUDIES)) != 2:
-    raise WorkflowError(f"studies: {STUDIES} is not possible here; allowed: two names of measured studies, studies=[a,b]")
+    raise WorkflowError(
+        f"studies: {STUDIES} is not possible here; allowed: two names of measured studies, studies=[a,b]"
+    )
 
 
 rule compare:
     default_target: True
     input:
-        [f"results/{name}/tables/{file}" for name in STUDIES for file in ("analyses.json", "study.json", "points.arrow")],
+        [
+            f"results/{name}/tables/{file}"
+            for name in STUDIES
+            for file in ("analyses.json", "study.json", "points.arrow")
+        ],
     params:
         folders=[f"results/{name}/tables" for name in STUDIES],
         output=f"reports/compare-{STUDIES[0]}-{STUDIES[1]}.html",

@@ -49,11 +49,11 @@ if PLAN.limits_file:
             PLAN.limits_file,
         log:
             f"{PLAN.limits_file}.log",
+        resources:
+            gpu=1,
         params:
             python=PLAN.engine.python,
             device=PLAN.engine.device,
-        resources:
-            gpu=1,
         shell:
             "{PYTHON} workflow/scripts/measure_limits.py --python {params.python:q} --device {params.device}"
             " --output {output:q} 2>&1 | tee -i {log:q}"

@@ -13,12 +13,14 @@ for number, start in enumerate(STARTS):
             PLAN.paths(start),
         log:
             f"{start.log_directory()}/measure.log",
-        params:
-            start=lambda wildcards, json=PLAN.start_json(start): json,
         priority: len(STARTS) - number
         resources:
             gpu=1,
             later_s=PLAN.later_seconds(start),
+        params:
+            start=lambda wildcards, json=PLAN.start_json(start): json,
+        message:
+            f"Server start {number + 1} of {len(STARTS)}: {start.slug}, {len(start.points)} points"
         shell:
             "{PYTHON} workflow/scripts/measure.py --start {params.start:q} {PLAN.measure_options}"
             " --later-seconds {resources.later_s}"

@@ -11,5 +11,7 @@ rule report:
     params:
         tables=f"results/{STUDY}/tables",
         code=code("report.py", "servelab"),
+    message:
+        f"The paper: {REPORT}"
     shell:
         "{PYTHON} workflow/scripts/report.py --tables {params.tables:q} --output {output:q} 2>&1 | tee -i {log:q}"
