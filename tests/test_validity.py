@@ -335,6 +335,36 @@ def test_drifting_fires_on_a_slow_change_and_not_on_noise():
     assert stability.drifting(evidence(paced(lambda i: 0.01))) is None
 
 
+def rounds(pace, slots=16):
+    """A closed loop in rounds: pace(i) is the time a token takes in the i-th round of every slot."""
+    rng = np.random.default_rng(2)
+    rows, at = [], [0.0] * slots
+    for turn in range(len(pace)):
+        for slot in range(slots):
+            gap = pace[turn] * (1 + 0.02 * rng.standard_normal())
+            rows.append(request(len(rows), at[slot], gap_s=gap, slot=slot))
+            at[slot] = rows[-1]["end_s"]
+    return point(rows, workload(concurrency=slots, requests=len(rows)))
+
+
+def test_two_rounds_are_no_trend_however_many_requests_they_have():
+    """64 requests in two steady rounds that differ by 15 % prove no drift: a round is one observation."""
+    assert stability.drifting(evidence(rounds([0.01, 0.01, 0.0115, 0.0115], slots=32))) is None
+
+
+def test_rounds_that_differ_much_have_not_settled():
+    """A third round half as slow as the second is called unsettled, since four rounds show no more."""
+    found = stability.drifting(evidence(rounds([0.01, 0.02, 0.01, 0.01])))
+    assert (found.reason, found.severity) == ("unsettled", SUSPECT)
+
+
+def test_a_trend_over_many_rounds_is_a_drift():
+    """Ten rounds, each 4 % slower."""
+    found = stability.drifting(evidence(rounds([0.01 * 1.04**i for i in range(10)])))
+    assert found.reason == "drifting"
+    assert stability.drifting(evidence(rounds([0.01] * 10))) is None
+
+
 def test_bimodal_fires_on_two_states_and_not_on_noise_or_drift():
     """Every fourth request at half speed is two modes; noise and a smooth drift are one."""
     found = stability.bimodal(evidence(paced(lambda i: 0.02 if i % 4 == 0 else 0.01)))

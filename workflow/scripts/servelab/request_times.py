@@ -129,12 +129,18 @@ def gaps_within(times: RequestTimes, start_s: float, end_s: float) -> tuple[Floa
     return times.gaps_s[inside], times.gap_tokens[inside]
 
 
-def first_of_slot(times: RequestTimes) -> NDArray[np.bool_]:
-    """Which requests [n] were the first of their closed-loop slot; none where there are no slots."""
-    order = np.argsort(times.sent_s, kind="stable")
-    slots, first = np.unique(times.slot[order], return_index=True)
-    found = np.zeros(times.slot.size, dtype=bool)
-    found[order[first[slots >= 0]]] = True
+def turn_of_slot(times: RequestTimes) -> Ints:
+    """Which request of its closed-loop slot each one was [n], from 0 in order of sending; -1 without a
+    slot.
+    """
+    order = np.lexsort((times.sent_s, times.slot))
+    slots = times.slot[order]
+    begins = (
+        np.flatnonzero(np.r_[True, slots[1:] != slots[:-1]]) if slots.size else np.empty(0, dtype=np.int64)
+    )
+    turns = np.arange(slots.size) - np.repeat(begins, np.diff(np.r_[begins, slots.size]))
+    found = np.empty(slots.size, dtype=np.int64)
+    found[order] = np.where(slots >= 0, turns, -1)
     return found
 
 

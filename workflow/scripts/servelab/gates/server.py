@@ -3,7 +3,7 @@
 import numpy as np
 
 from servelab.gates.evidence import INVALID, NOTE, SUSPECT, Evidence, Reason
-from servelab.request_times import first_of_slot
+from servelab.request_times import turn_of_slot
 from servelab.stats import percentile
 
 FIRST_WAVE_RATIO = 1.5  # first requests of the slots against the later ones
@@ -47,8 +47,8 @@ def first_wave_ratio(evidence: Evidence) -> float | None:
         return None
     if evidence.number("preemptions"):
         return None
-    first = first_of_slot(times)
-    later = (times.slot >= 0) & ~first
+    turn = turn_of_slot(times)
+    first, later = turn == 0, turn > 0
     if np.count_nonzero(later) < FIRST_WAVE_LATER or not first.any():
         return None
     early, late = percentile(times.e2e_s[first], 50), percentile(times.e2e_s[later], 50)

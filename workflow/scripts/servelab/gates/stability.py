@@ -7,44 +7,76 @@ ran after the last one was sent (drain).
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import scipy  # as a whole: scipy.stats is loaded at its first use, not each time that a config is read
 
 from servelab.gates.evidence import SUSPECT, Evidence, Reason
-from servelab.request_times import Floats, first_of_slot
+from servelab.request_times import Floats, Ints, turn_of_slot
 from servelab.stats import percentile
 
 REQUESTS_NEEDED = 20
+ROUNDS_NEEDED = 6  # the fewest values whose perfect order has p < 0.01
+UNSETTLED_SUSPECT = 0.25
 DRIFT_SUSPECT = 0.10  # change over the window, relative to the median
 MODES_APART = 1.3  # ratio of the two modes
 MODES_DISTANCE = 4.0  # Ashman's D; two halves of a uniform distribution have 3.5, of a normal one 2.7
 SMALLER_MODE = 0.15
 
 
-def drifting(evidence: Evidence) -> Reason | None:
-    """Tokens became slower or faster over the window (Kendall's tau, p < 0.01; Theil-Sen slope above 10
-    %).
+@dataclass(frozen=True)
+class Steady:
+    """Requests of the steady part [n]: when sent, seconds a token (or TTFT), round within the slot (-1: no
+    slot).
     """
-    at_s, value = steady_values(evidence)
-    if value.size < REQUESTS_NEEDED or np.ptp(value) == 0:
+
+    at_s: Floats
+    value: Floats
+    turn: Ints
+
+
+def drifting(evidence: Evidence) -> Reason | None:
+    """Tokens became slower or faster over the window (Kendall's tau, p < 0.01; Theil-Sen change above 10 %).
+
+    Requests of one round of a closed loop share their fate, so the round is the unit: its median at its
+    middle. Under six rounds no trend can be told from a loop that is still settling: then rounds that differ
+    by 25 % are called that.
+    """
+    steady = steady_requests(evidence)
+    if steady.value.size < REQUESTS_NEEDED or np.ptp(steady.value) == 0:
         return None
+    at_s, value = _rounds(steady)
+    median = percentile(value, 50)
+    assert median is not None
+    if value.size < ROUNDS_NEEDED:
+        change = float(np.ptp(value)) / median
+        if value.size < 2 or change < UNSETTLED_SUSPECT:
+            return None
+        return Reason("unsettled", SUSPECT, {"change": change, "rounds": int(value.size)})
     if scipy.stats.kendalltau(at_s, value).pvalue >= 0.01:
         return None
     slope = float(scipy.stats.theilslopes(value, at_s).slope)
-    median = percentile(value, 50)
-    assert median is not None
     change = slope * float(np.ptp(at_s)) / median
     if abs(change) < DRIFT_SUSPECT:
         return None
-    return Reason("drifting", SUSPECT, {"change": change, "n": int(value.size)})
+    return Reason("drifting", SUSPECT, {"change": change, "n": int(steady.value.size)})
+
+
+def _rounds(steady: Steady) -> tuple[Floats, Floats]:
+    """(when, median value) of each round; without slots every request is its own."""
+    if (steady.turn < 0).all():
+        return steady.at_s, steady.value
+    turns = [steady.turn == turn for turn in np.unique(steady.turn)]
+    at_s = np.array([np.median(steady.at_s[chosen]) for chosen in turns])
+    return at_s, np.array([np.median(steady.value[chosen]) for chosen in turns])
 
 
 def bimodal(evidence: Evidence) -> Reason | None:
     """Requests fall into two groups well apart: the server was in two states (Ashman et al. 1994, D above
     4).
     """
-    _, value = steady_values(evidence)
+    value = steady_requests(evidence).value
     if value.size < REQUESTS_NEEDED or (value <= 0).any():
         return None
     found = two_modes(np.log(value))
@@ -58,32 +90,30 @@ def bimodal(evidence: Evidence) -> Reason | None:
     return Reason("bimodal", SUSPECT, values)
 
 
-def steady_values(evidence: Evidence) -> tuple[Floats, Floats]:
-    """(when sent, seconds a token or TTFT) of requests in the steady part; empty where the point is not
-    judged.
+def steady_requests(evidence: Evidence) -> Steady:
+    """Requests of the steady part; none where the point is not judged.
 
     Not judged: kinds without a steady state, shared prefixes (hits and misses are two modes by design),
     preemptions (their own reason), output of one token at more than one request at a time.
     """
     workload, times = evidence.workload, evidence.times
-    none = np.empty(0)
+    none = Steady(np.empty(0), np.empty(0), np.empty(0, dtype=np.int64))
     if workload.kind not in ("closed", "open") or workload.shared_prefix_tokens or workload.same_prompt:
-        return none, none
+        return none
     if evidence.number("preemptions"):
-        return none, none
+        return none
     single = workload.output_tokens <= 1
     if single and not (workload.kind == "closed" and workload.concurrency == 1):
-        return none, none
-    keep = np.ones(times.start_s.size, dtype=bool)
-    if workload.kind == "closed":
-        keep &= ~first_of_slot(times)
+        return none
+    turn = turn_of_slot(times)
+    keep = turn != 0
     if times.sent_s.size and workload.concurrency > 1:
         keep &= times.last_s <= times.sent_s.max()
     if single:
-        return times.sent_s[keep], times.ttft_s[keep]
+        return Steady(times.sent_s[keep], times.ttft_s[keep], turn[keep])
     keep &= times.tokens > 1
     tpot = (times.last_s - times.first_s)[keep] / (times.tokens[keep] - 1)
-    return times.sent_s[keep], tpot
+    return Steady(times.sent_s[keep], tpot, turn[keep])
 
 
 def two_modes(values: Floats) -> tuple[float, float, float, float] | None:
