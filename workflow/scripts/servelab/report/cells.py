@@ -12,6 +12,7 @@ from servelab.report.words import Words
 from servelab.texts import significant
 
 SHOWN_ROWS = 28
+_NAMES = ("model", "slug", "server", "experiment")
 TRANSLATED = {
     "status": "status",
     "verdict": "verdict",
@@ -116,7 +117,7 @@ def table_view(table: Table, words: Words, number: int) -> TableView:
             names.remove(name)
         elif name in identities and len(frame) and all(shown):
             names.remove(name)
-        elif len(frame) > 1 and _is_fact(table, name) and frame[name].nunique(dropna=False) == 1:
+        elif _is_fact(table, name, len(frame)) and frame[name].nunique(dropna=False) == 1:
             unit = table.columns.get(name, ("", ""))[0]
             value = _value(frame[name].iloc[0], name, unit, words, figure_digits([], unit))
             constant.append(
@@ -145,8 +146,13 @@ def table_view(table: Table, words: Words, number: int) -> TableView:
     )
 
 
-def _is_fact(table: Table, name: str) -> bool:
-    """Whether a column holds settings or calculated values: if all are the same, one mention is enough."""
+def _is_fact(table: Table, name: str, rows: int) -> bool:
+    """Whether a column holds settings or calculated values: if all are the same, one mention is enough.
+
+    Of a single row only long names are taken out; its numbers are what it is there for.
+    """
+    if rows < 2:
+        return rows == 1 and name in _NAMES and len(table.frame.columns) > 4
     return name not in table.columns or table.columns[name][1] == CALCULATED
 
 

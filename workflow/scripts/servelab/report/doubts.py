@@ -16,7 +16,7 @@ from servelab.validity import from_json
 
 KIND = "validity"
 _SEVERITIES = ("invalid", "suspect", "note")
-_NAMED = 4  # so many points of a reason are named; the CSV of all points has them all
+_NAMED = 3  # so many points of a reason are named; the CSV of all points has them all
 
 
 def section(points: pd.DataFrame, count: Counts, maker: Sections) -> SectionView:
@@ -62,7 +62,7 @@ def _row(
     severity: str, name: str, given: list[tuple[Mapping[str, Any], Reason]], words: Words
 ) -> dict[str, object]:
     values = given[0][1].values
-    which = [f"{row['experiment']}/{row['slug']}/{row['point']}" for row, _ in given[:_NAMED]]
+    which = [f"{row['experiment']} {row['point']}" for row, _ in given[:_NAMED]]
     return {
         "severity": words(f"doubts.{severity}"),
         "doubt": words.optional(f"validity.{name}.cause", name.replace("_", " "), values),
