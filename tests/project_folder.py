@@ -25,7 +25,7 @@ REPO = Path(__file__).resolve().parents[1]
 FAKE_SERVER = REPO / "tests/fake_server/__main__.py"
 
 _DONE = re.compile(r"\] done in .*: (\d+) measured, (\d+) from the store, (\d+) failed, (\d+) server starts")
-_RULE = re.compile(r"^(?:local)?rule (\w+):$", re.MULTILINE)
+_STATS = re.compile(r"^Job stats:\njob +count\n-+ +-+\n(.*?)^total ", re.MULTILINE | re.DOTALL)
 
 # 4 tokens a block and 40 usable blocks: room for 10 requests of 8 + 8 tokens.
 MODEL = {
@@ -69,7 +69,7 @@ def small_study() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Run:
-    """One Snakemake run. jobs: rules that ran, in order. measured, kept, failed: points as measure.py reported them;
+    """One Snakemake run. jobs: rules that Snakemake said it would run. measured, kept, failed: points as measure.py reported them;
     starts: server processes that the fake server noted during the run."""
 
     returncode: int
@@ -112,6 +112,12 @@ class RealServer:
     python: Path
     environment: Path
     model: Path
+
+
+def _jobs(output: str) -> tuple[str, ...]:
+    """Rules in Snakemake's table of what it is going to run, or would run; empty where there is nothing to do."""
+    table = _STATS.search(output)
+    return tuple(line.split()[0] for line in table[1].splitlines() if line.strip()) if table else ()
 
 
 class Project:
@@ -182,7 +188,7 @@ class Project:
             timeout=timeout_s,
         )
         return Run(
-            done.returncode, done.stdout, self.server_starts() - before, tuple(_RULE.findall(done.stdout))
+            done.returncode, done.stdout, self.server_starts() - before, _jobs(done.stdout)
         )
 
     def measure(self, *words: str) -> Run:
