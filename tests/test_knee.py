@@ -145,6 +145,22 @@ def test_capacity_is_held_against_the_interval():
     assert knee.fit(frame).capacity_inside is None
 
 
+def test_an_interval_without_ends_agrees_with_nothing():
+    """Where the points do not say where the knee is, no capacity can be said to agree with it."""
+    frame = rows(lambda c: batching(c, 40, 12), starts=1, repeats=1, noise=0.35, seed=4, sweep=(1, 4, 16, 64))
+    found = knee.fit(frame.assign(capacity_requests=20.0))
+    assert (found.low, found.high, found.capacity_inside) == (None, None, None)
+
+
+def test_a_rate_is_never_said_to_be_possibly_negative():
+    """Two starts far apart have a t-interval that reaches below zero: it is cut off there."""
+    frame = rows(lambda c: batching(c, 40), starts=2, repeats=1, noise=0.0, sweep=(8,))
+    frame.loc[frame["session_id"] == "s0", "output_throughput_tok_s"] *= 3
+    cells = sweep_table.rate_cells(frame, "output_throughput_tok_s")
+    assert cells["output_throughput_tok_s_low"] == 0.0
+    assert cells["output_throughput_tok_s_high"] > cells["output_throughput_tok_s"] > 0
+
+
 def test_the_latency_knee_is_where_the_queue_begins():
     """Mean TTFT grows slowly up to 20 and like a queue beyond; without a queue there is no latency knee."""
     frame = rows(lambda c: batching(c, 40, 20))

@@ -130,7 +130,7 @@ def fit(rows: pd.DataFrame, metric: str | None = None, seed: int = 1) -> KneeRes
     status, knee, low, high = located(draws, sample.concurrency)
     latency = _latency(usable, rng)
     inside = None
-    if status == FOUND and about["capacity"] is not None:
+    if status == FOUND and about["capacity"] is not None and not (low is None and high is None):
         capacity = float(about["capacity"])  # type: ignore[arg-type]
         inside = (low is None or low <= capacity) and (high is None or capacity <= high)
     return KneeResult(

@@ -177,6 +177,9 @@ def _knee_findings(name: str, group: dict[str, Any], found: KneeResult) -> list[
     if found.capacity_inside is not None:
         template = "knee_capacity_agrees" if found.capacity_inside else "knee_capacity_differs"
         stance = "supports" if found.capacity_inside else "contradicts"
+        if found.low is None or found.high is None:
+            template = "knee_capacity_possible" if found.capacity_inside else "knee_capacity_excluded"
+            stance = "cannot_tell" if found.capacity_inside else stance
         out.append(Finding(template, values, MEASURED, name, tables, 60, "knee_capacity", stance))
     if found.latency_knee is not None:
         out.append(Finding("knee_latency", values, MEASURED, name, tables, weight=50, group="knee_latency"))

@@ -7,7 +7,7 @@ import pandas as pd
 from servelab.claims import MEASURED, Analysis, Finding, Table
 from servelab.experiments import comparison
 from servelab.experiments.base import StudyData
-from servelab.sweep_table import COLUMNS, SHAPE, load_row
+from servelab.sweep_table import COLUMNS, SHAPE, load_row, rate_cells
 
 KIND = "open_loop"
 KEPT_UP = 0.95
@@ -28,13 +28,7 @@ def analyse(data: StudyData, name: str) -> Analysis:
     made = []
     for group, rows in comparison.groups(usable, (*SHAPE, "arrival", "rate_rps")):
         cells: dict[str, Any] = {**group, **load_row(data, rows)}
-        cells |= {
-            key: value
-            for key, value in comparison.level(rows, "request_throughput_rps")
-            .cells("request_throughput_rps")
-            .items()
-            if value is not None
-        }
+        cells |= rate_cells(rows, "request_throughput_rps")
         lags = rows["send_lag_p99_ms"].dropna()
         cells["send_lag_p99_ms"] = float(lags.max()) if len(lags) else None
         made.append(cells)

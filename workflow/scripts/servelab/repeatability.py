@@ -13,6 +13,7 @@ from servelab import variance
 from servelab.claims import CALCULATED, MEASURED, Analysis, Finding, Table
 from servelab.experiments import comparison
 from servelab.experiments.base import StudyData
+from servelab.sweep_table import rate_cells
 
 KIND = "repeatability"
 GROUP = ("model", "slug", "input_tokens", "output_tokens", "concurrency")
@@ -93,7 +94,7 @@ def spread(rows: pd.DataFrame, quantity: str, tolerance: float) -> dict[str, Any
         cells["cv_between_low"] = _percent(known.between_low, root=True)
         cells["cv_between_high"] = _percent(known.between_high, root=True)
     if quantity == RATE:
-        cells |= comparison.level(rows, quantity).cells("mean")
+        cells |= rate_cells(rows, quantity, "mean")
     return cells
 
 

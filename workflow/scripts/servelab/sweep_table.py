@@ -46,7 +46,7 @@ def load_row(data: StudyData, rows: pd.DataFrame) -> dict[str, Any]:
     """
     cells: dict[str, Any] = {"points": len(rows), "starts": int(rows["session_id"].nunique())}
     for column in RATES:
-        cells |= {k: v for k, v in comparison.level(rows, column).cells(column).items() if v is not None}
+        cells |= rate_cells(rows, column)
     for column in MEANS:
         known = rows[column].dropna()
         if len(known):
@@ -58,6 +58,12 @@ def load_row(data: StudyData, rows: pd.DataFrame) -> dict[str, Any]:
         if rows[column].notna().any():
             cells[column] = float(value)
     return cells | _latencies(data, rows)
+
+
+def rate_cells(rows: pd.DataFrame, column: str, name: str = "") -> dict[str, float]:
+    """A rate's mean over starts with its t-interval, cut off at 0: with two starts it can reach below."""
+    cells = comparison.level(rows, column).cells(name or column)
+    return {key: max(value, 0.0) for key, value in cells.items() if value is not None}
 
 
 def _latencies(data: StudyData, rows: pd.DataFrame) -> dict[str, Any]:
