@@ -325,6 +325,35 @@ def test_every_truncation_is_refused(job: Job) -> None:
     assert read_point(part).meta.name == "p1"
 
 
+def test_points_of_others_are_opened_safely(job: Job) -> None:
+    """A file too large for a point, and metadata that is nested, of another shape or no JSON, are refused in a line."""
+    import pyarrow as pa
+
+    from servelab.records import MAX_POINT_BYTES, BadPointError
+
+    start = job.start(closed(1, 1), faults=[])
+    job.run(start)
+    good = job.root / start.path(start.points[0])
+    vast = job.root / "vast.arrow"
+    with vast.open("wb") as file:
+        file.truncate(MAX_POINT_BYTES + 1)
+    with pytest.raises(BadPointError, match="more than a point may have"):
+        read_point(vast)
+    table = pa.ipc.open_file(good.read_bytes()).read_all()
+    hostile = job.root / "hostile.arrow"
+    value = json.loads(table.schema.metadata[b"servelab.point"])
+    mistaken, strange = (
+        json.dumps({**value, **change}).encode() for change in ({"spec": [1]}, {"__class__": "os.system"})
+    )
+    for text in (b"[" * 100_000, b"[1, 2]", b"7", b'{"key": 1}', b"\xff\xfe", mistaken, strange):
+        changed = table.replace_schema_metadata({**table.schema.metadata, b"servelab.point": text})
+        with pa.ipc.new_file(str(hostile), changed.schema) as writer:
+            writer.write_table(changed)
+        with pytest.raises(BadPointError) as caught:
+            read_point(hostile)
+        assert "\n" not in str(caught.value)
+
+
 @pytest.mark.slow
 def test_an_older_schema_is_refused_by_its_number(job: Job) -> None:
     """A point of a schema that this servelab does not read says so, and is measured again."""

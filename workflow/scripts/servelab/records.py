@@ -223,16 +223,42 @@ def _open(path: Path) -> "pa.ipc.RecordBatchFileReader":
         raise BadPointError(f"{path}: no complete Arrow file ({str(error).splitlines()[0]})") from error
 
 
+_TEXTS = ("key", "name", "study", "experiment", "slug", "status")
+_MAPPINGS = (
+    "spec",
+    "start",
+    "session",
+    "metrics",
+    "client",
+    "window",
+    "machine",
+    "limits",
+    "provenance",
+    "extra",
+)
+
+
+def _check_kinds(meta: PointMeta) -> None:
+    """A point may come from anybody: its texts must be texts and its mappings mappings. Raises TypeError."""
+    for name in _TEXTS:
+        if not isinstance(getattr(meta, name), str):
+            raise TypeError(f"{name} is no text")
+    for name in _MAPPINGS:
+        if not isinstance(getattr(meta, name), dict):
+            raise TypeError(f"{name} is no mapping")
+
+
 def _meta(schema: pa.Schema, path: Path, key: str | None) -> PointMeta:
     metadata: Mapping[bytes, bytes] = schema.metadata or {}
-    version = metadata.get(b"servelab.schema", b"none").decode()
+    version = metadata.get(b"servelab.schema", b"none").decode(errors="replace")
     if version != str(SCHEMA_VERSION):
         raise BadPointError(f"{path}: schema {version}, this servelab reads {SCHEMA_VERSION}")
     try:
         meta = PointMeta(**json.loads(metadata[b"servelab.point"]))
-    except (KeyError, TypeError, ValueError) as error:
+        _check_kinds(meta)
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise BadPointError(f"{path}: unreadable metadata ({error})") from error
-    if metadata.get(b"servelab.key", b"").decode() != meta.key:
+    if metadata.get(b"servelab.key", b"").decode(errors="replace") != meta.key:
         raise BadPointError(f"{path}: its key and its metadata disagree")
     if key is not None and meta.key != key:
         raise BadPointError(f"{path}: holds point {meta.key}, not {key}")
