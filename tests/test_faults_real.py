@@ -29,7 +29,7 @@ def start_of(real: RealServer, *points: Point, model: str = "", **options: Optio
         python=str(real.python),
         preload=("libiomp5.so",),
         environment={"VLLM_CPU_KVCACHE_SPACE": "1"},
-        startup_timeout_s=300.0,
+        startup_timeout_s=600.0,
         stop_timeout_s=30.0,
     )
     spec = ModelSpec("smollm2-135m", model or str(real.model), "0" * 32, vocab_size=49152, max_tokens=2048)
