@@ -187,9 +187,7 @@ class Project:
             text=True,
             timeout=timeout_s,
         )
-        return Run(
-            done.returncode, done.stdout, self.server_starts() - before, _jobs(done.stdout)
-        )
+        return Run(done.returncode, done.stdout, self.server_starts() - before, _jobs(done.stdout))
 
     def measure(self, *words: str) -> Run:
         """Run everything up to the points and nothing after them: what makes tables and report costs seconds."""

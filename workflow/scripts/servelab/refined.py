@@ -34,7 +34,9 @@ def read(root: Path, study: str) -> dict[str, list[int]]:
 
 def write(root: Path, study: str, added: Mapping[str, list[int]]) -> None:
     """Keep what was added."""
-    text = json.dumps({name: sorted(set(numbers)) for name, numbers in added.items()}, indent=1, sort_keys=True)
+    text = json.dumps(
+        {name: sorted(set(numbers)) for name, numbers in added.items()}, indent=1, sort_keys=True
+    )
     write_atomically(path(root, study), (text + "\n").encode())
 
 

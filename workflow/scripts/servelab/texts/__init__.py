@@ -94,7 +94,11 @@ def significant(value: float, digits: int) -> str:
 
 def _flatten(prefix: str, node: Any) -> list[tuple[str, str]]:
     if isinstance(node, Mapping):
-        return [pair for key, item in node.items() for pair in _flatten(f"{prefix}.{key}" if prefix else str(key), item)]
+        return [
+            pair
+            for key, item in node.items()
+            for pair in _flatten(f"{prefix}.{key}" if prefix else str(key), item)
+        ]
     if isinstance(node, list):
         return [pair for i, item in enumerate(node) for pair in _flatten(f"{prefix}.{i}", item)]
     return [(prefix, str(node).strip())]
