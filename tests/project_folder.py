@@ -69,8 +69,8 @@ def small_study() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Run:
-    """One Snakemake run. jobs: rules that Snakemake said it would run. measured, kept, failed: points as measure.py reported them;
-    starts: server processes that the fake server noted during the run."""
+    """One Snakemake run. jobs: rules that Snakemake said it would run. measured, kept, failed: points as measure.py
+    reported them; starts: server processes that the fake server noted during the run."""
 
     returncode: int
     output: str
