@@ -90,12 +90,13 @@ def knee_of(family: str, parameters: Mapping[str, Floats]) -> Floats:
             straight = rest / linear
         return np.where(square > 0, curved, np.where(linear > 0, straight, np.inf))
     if family == "rise":
-        return np.asarray(p["k"])
+        return np.asarray(p["k"], dtype=np.float64)
     if family == "segmented":
         broken = np.where(p["g"] < e, p["k"], np.inf)
         return np.where(p["b"] < e, 0.0, broken)
     smooth = p["a"] * (1 - e) / e if "a" in p else np.inf
-    return np.minimum(p.get("k", np.full_like(next(iter(p.values())), np.inf)), smooth)
+    flat = np.full_like(next(iter(p.values())), np.inf)
+    return np.asarray(np.minimum(p.get("k", flat), smooth), dtype=np.float64)
 
 
 @lru_cache(maxsize=16)
