@@ -18,7 +18,7 @@ from servelab import cite
 from servelab.claims import MEASURED, Finding, Table
 from servelab.report import build
 from servelab.report.cells import figure, figure_digits, table_view
-from servelab.report.sections import Sections, heaviest
+from servelab.report.sections import Sections, heaviest, open_ends
 from servelab.report.tables import write_analyses, write_points
 from servelab.report.words import Words, rich
 from servelab.summary import COLUMNS
@@ -344,3 +344,12 @@ def test_another_study_can_be_the_reference(tmp_path: Path) -> None:
     section = Elements(report.html.split('<section id="reference"', 1)[1].split("</section>", 1)[0]).text
     assert "no difference seen" in section
     assert (tmp_path / "r/fixture/compare-ratios.png").exists()
+
+
+def test_an_interval_without_an_end_is_open() -> None:
+    """A missing end of an interval in a sentence is written as a bound, not as «not measured»."""
+    gap = "not measured"
+    assert open_ends("knee (18–not measured).", gap) == "knee (≥ 18)."
+    assert open_ends("knee (not measured–14).", gap) == "knee (≤ 14)."
+    assert open_ends("knee (not measured–not measured).", gap) == "knee."
+    assert open_ends("knee (10–14), TTFT not measured.", gap) == "knee (10–14), TTFT not measured."

@@ -58,7 +58,12 @@ def _panel(rows: pd.DataFrame, metric: str, analysis: Analysis, style: Style) ->
     height = 190
     y = style.y("relative", METRICS[metric])
     axis = alt.Axis(title=style.text("axes.start"), labelAngle=0, grid=False)
-    x = alt.X(**{**style.category("start"), "axis": axis})
+    x = alt.X(
+        **{
+            **style.category("start", "", [f"{n}" for n in sorted({int(s) for s in rows["start"]})]),
+            "axis": axis,
+        }
+    )
     layers = [style.points(frame, x, y, tooltip=("repeat", metric), size=42)]
     tolerance = _tolerance(analysis)
     low, high = (None, None) if tolerance is None else (-100 * tolerance, 100 * tolerance)

@@ -148,7 +148,7 @@ class Style:
             axis["tickCount"] = 4 if above or self.narrow else 7
         if above:
             axis |= {"titleAngle": 0, "titleAlign": "left", "titleAnchor": "end", "titleX": 0, "titleY": -14}
-        scale: dict[str, Any] = {"nice": not log and domain is None}
+        scale: dict[str, Any] = {"nice": not log and domain is None and above}
         scale |= {"type": "log", "base": 10} if log else {"zero": zero}
         if domain is not None:
             scale["domain"] = list(domain)

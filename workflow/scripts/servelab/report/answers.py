@@ -59,7 +59,7 @@ def answers(
         there = [s for s in sections if s.kind == kind and not s.reason] or [
             s for s in sections if kind == "kv_capacity" and s.kind == "load_sweep" and not s.reason
         ]
-        links = tuple((s.id, s.title) for s in there)
+        links = tuple((s.id, s.full_title) for s in there)
         if name in computed:
             values = computed[name]()
             sentences = tuple([words(f"answers.{name}.a", values)] if values else [])

@@ -111,6 +111,7 @@ def paper(
     names = [("abstract", False), *((name, False) for name in _BEFORE)]
     heading = {name: words(f"{name}.title") for name in ("abstract", *_BEFORE, *_AFTER)}
     contents = _contents([*(name for name, _ in names)], sections, heading)
+    said = front.abstract(analyses, maker)
     context = {
         "kind": words("report.kind", version=_versions(info).get("servelab", "")),
         "title": title,
@@ -122,8 +123,8 @@ def paper(
         "lead": words(
             "abstract.lead", points=count.points, sessions=count.sessions, models=_models(info, words)
         ),
-        "abstract": front.abstract(analyses, maker),
-        "sure": front.how_sure(count, sections, words),
+        "abstract": said,
+        "sure": front.how_sure(count, sections, said, words),
         "questions": front.questions(sections, words),
         "env": env,
         "sections": sections,
@@ -198,7 +199,7 @@ def _contents(
 ) -> list[Entry]:
     entries = [Entry(name, "", heading[name]) for name in first[:1]]
     listed = [(name, heading[name], False) for name in first[1:]]
-    listed += [(s.id, f"{s.title} ({s.name})" if s.name else s.title, bool(s.reason)) for s in sections]
+    listed += [(s.id, s.full_title, bool(s.reason)) for s in sections]
     listed += [(name, heading[name], False) for name in _AFTER]
     return entries + [Entry(id_, str(n), title, off) for n, (id_, title, off) in enumerate(listed, 1)]
 

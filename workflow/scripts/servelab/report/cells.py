@@ -232,7 +232,7 @@ def _list_text(value: str) -> str:
     return value
 
 
-def shortened(text: str, most: int = 400) -> str:
+def shortened(text: str, most: int = 240) -> str:
     """A long text cut at a word, with an ellipsis: the CSV has it whole."""
     return text if len(text) <= most else text[:most].rsplit(" ", 1)[0] + " …"
 

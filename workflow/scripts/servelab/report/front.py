@@ -68,16 +68,21 @@ def abstract(analyses: Sequence[Analysis], sections: Sections) -> list[Sentence]
     return [sections.sentence(finding) for finding in heaviest(analyses)]
 
 
-def how_sure(count: Counts, sections: Sequence[SectionView], words: Words) -> list[tuple[str, str, str]]:
-    """Sentences on how sure the study is, each as (text, anchor, anchor's words)."""
+def how_sure(
+    count: Counts, sections: Sequence[SectionView], said: Sequence[Sentence], words: Words
+) -> list[tuple[str, str, str]]:
+    """Sentences on how sure the study is, each as (text, anchor, anchor's words).
+
+    said: what the abstract has said already; it is not said twice.
+    """
     out = [(words("abstract.sure_points", vars(count)), "", "")]
     repeats = next((s for s in sections if s.kind == "repeatability" and not s.reason), None)
     if repeats is None:
         out.append((words("abstract.sure_unknown"), "", ""))
     else:
-        best = repeats.sentences[0].text if repeats.sentences else ""
-        text = best or words("abstract.sure_repeats", link=repeats.title)
-        out.append((text, repeats.id, repeats.title))
+        told = {sentence.text for sentence in said}
+        best = next((s.text for s in repeats.sentences if s.text not in told), "")
+        out.append((best or words("abstract.sure_repeats"), repeats.id, repeats.full_title))
     key = "abstract.sure_one_machine" if count.machines <= 1 else "abstract.sure_machines"
     out.append((words(key, n=count.machines), "", ""))
     return out
@@ -91,7 +96,7 @@ def questions(sections: Sequence[SectionView], words: Words) -> list[QuestionVie
         there = [s for s in sections if s.kind in kinds]
         answering = [s for s in there if not s.reason]
         state = "unanswered" if not answering else "answered" if len(answering) == len(there) else "partly"
-        links = tuple((s.id, s.title) for s in answering)
+        links = tuple((s.id, s.full_title) for s in answering)
         out.append(QuestionView(words(f"questions.list.{name}.text"), links, state))
     return out
 
@@ -103,7 +108,7 @@ def environment(info: Mapping[str, Any], sections: Sections) -> EnvironmentView:
     view = EnvironmentView()
     for machine in info.get("machines") or []:
         view.machines.append(_machine(machine, words))
-        view.accelerators += [str(entry) for entry in machine.get("accelerators") or []]
+        view.accelerators += [_accelerator(entry) for entry in machine.get("accelerators") or []]
     for table in (limits_table(info, words), models_table(info), sessions_table(info)):
         if table is not None:
             view.tables.append(sections.table(table))
@@ -132,6 +137,13 @@ def _machine(machine: Mapping[str, Any], words: Words) -> str:
     )
 
 
+def _accelerator(entry: object) -> str:
+    if not isinstance(entry, Mapping):
+        return str(entry)
+    facts = [str(entry[key]) for key in ("memory.total", "memory_total", "driver_version") if entry.get(key)]
+    return f"{entry.get('name', '?')} ({', '.join(facts)})" if facts else str(entry.get("name", "?"))
+
+
 def limits_table(info: Mapping[str, Any], words: Words) -> Table | None:
     """What the machines can do, a row a limit; None if nothing is known."""
     rows = [
@@ -153,7 +165,7 @@ def _rate(name: str, value: float) -> str:
     for power, prefix in ((12, "T"), (9, "G"), (6, "M")):
         if abs(value) >= 10**power and unit:
             return f"{significant(value / 10**power, 3)} {prefix}{unit}"
-    return f"{significant(value, 4)} {unit}".strip()
+    return f"{value:g} {unit}".strip()
 
 
 def models_table(info: Mapping[str, Any]) -> Table | None:

@@ -3,6 +3,7 @@
 import base64
 import importlib
 import importlib.util
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -48,6 +49,11 @@ class SectionView:
     tables: list[TableView] = field(default_factory=list)
     figures: list[FigureView] = field(default_factory=list)
     listings: list[tuple[str, str, str]] = field(default_factory=list)  # file name, title, text
+
+    @property
+    def full_title(self) -> str:
+        """The title, with the experiment's own name where its kind is not enough to tell it from others."""
+        return f"{self.title} ({self.name})" if self.name else self.title
 
     @property
     def parts(self) -> list[tuple[str, TableView | FigureView]]:
@@ -115,7 +121,9 @@ class Sections:
         values = dict(finding.values)
         if isinstance(values.get("metric"), str):  # a column's name, in the reader's words
             values["metric"] = self.words.optional(f"columns.{values['metric']}", str(values["metric"]))
-        text = self.words(f"findings.{finding.template}", values)
+        text = open_ends(
+            self.words(f"findings.{finding.template}", values), self.words("status.not_measured")
+        )
         if self.points["model"].nunique() == 1:  # the only model need not be named in every sentence
             for mark in (", ", ": "):
                 text = without_start(text, f"{values.get('model')}{mark}")
@@ -142,6 +150,14 @@ class Sections:
                 view.svg_file = f"{self.beside}/{view.svg_file}"
                 view.png_file = f"{self.beside}/{view.png_file}"
         return views
+
+
+def open_ends(text: str, missing: str) -> str:
+    """The text with intervals that have no end written as such: (18–not measured) is (≥ 18)."""
+    gap = re.escape(missing)
+    text = re.sub(rf"\s?\({gap}\s?[–~]\s?{gap}\)", "", text)
+    text = re.sub(rf"\(([^()]*?)\s?[–~]\s?{gap}\)", r"(≥ \1)", text)
+    return re.sub(rf"\({gap}\s?[–~]\s?([^()]*?)\)", r"(≤ \1)", text)
 
 
 def without_start(text: str, start: str) -> str:
