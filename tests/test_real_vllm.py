@@ -12,7 +12,7 @@ import pytest
 from project_folder import REPO, Project, RealServer, Run
 from servelab import server_counters
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(2400)]
 
 BLOCK_TOKENS = 128
 BLOCKS = 25
@@ -65,13 +65,17 @@ def real_project(tmp_path: Path, real_server: RealServer) -> Project:
 def interrupt_after_first_point(project: Project) -> None:
     """Ctrl-C at a terminal goes to Snakemake and all its children at once."""
     process = project.begin("all", "--omit-from", "summarise")
-    deadline = time.monotonic() + 400
-    while not project.store_paths():
-        assert process.poll() is None, (project.root / "run.log").read_text(encoding="utf-8")
-        assert time.monotonic() < deadline, "no point in time"
-        time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(timeout=120) != 0
+    deadline = time.monotonic() + 1200
+    try:
+        while not project.store_paths():
+            assert process.poll() is None, (project.root / "run.log").read_text(encoding="utf-8")
+            assert time.monotonic() < deadline, "no point in time"
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(timeout=120) != 0
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_real_server_is_measured_once_and_leaves_nothing(real_project: Project) -> None:
