@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 POINTS = ("all", "--omit-from", "summarise")
 
 
-def until(condition: Callable[[], object], what: str, within_s: float = 90.0) -> None:
+def until(condition: Callable[[], object], what: str, within_s: float = 180.0) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain: {what}"
@@ -52,7 +52,7 @@ def ours(project: Project) -> list[str]:
 
 def nothing_left(project: Project) -> None:
     """No process of the project, no temporary file, no scratch folder, no port."""
-    until(lambda: not ours(project), f"the end of {ours(project)}", 40.0)
+    until(lambda: not ours(project), f"the end of {ours(project)}", 100.0)
     assert project.servers_alive() == []
     assert not list((project.root / "results").rglob("*.tmp"))
     for note in project.truth("start"):
@@ -151,6 +151,17 @@ def test_sigkill_of_snakemake_takes_its_job_and_server_along(four: Project) -> N
     kept = len(four.store_paths())
     assert 1 <= kept < 4
     finish(four, kept)
+
+
+def test_sigkill_of_snakemake_while_its_job_comes_up(four: Project) -> None:
+    """A job takes seconds to come up; Snakemake is gone by then: the orphan ends itself and measures nothing."""
+    process = four.begin(*POINTS)
+    until(lambda: any("scripts/measure.py" in words for words in ours(four)), "a job")
+    process.kill()
+    process.wait(30)
+    nothing_left(four)
+    assert four.store_paths() == []
+    finish(four, 0)
 
 
 def test_sigkill_of_the_job_itself(four: Project) -> None:

@@ -195,6 +195,40 @@ def test_outside_the_main_thread_signals_are_left_alone() -> None:
     assert errors == []
 
 
+def test_a_job_that_comes_up_after_its_snakemake_has_gone_ends_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An orphan does not measure for nobody; one whose Snakemake lives, or runs on another machine, goes on."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    each = processes.process(child.pid)
+    assert each is not None
+    here = f"{each.pid}:{each.started}:{signals._place()}"
+    elsewhere = f"{each.pid}:{each.started}:another-boot:pid:[1]"
+    monkeypatch.setenv(signals.RUN_VARIABLE, here)
+    with signals.ending_with_snakemake():
+        pass
+    child.kill()
+    child.wait()
+    monkeypatch.setenv(signals.RUN_VARIABLE, elsewhere)
+    with signals.ending_with_snakemake():
+        pass
+    monkeypatch.setenv(signals.RUN_VARIABLE, here)
+    with pytest.raises(KeyboardInterrupt), signals.as_interrupt(), signals.ending_with_snakemake():
+        time.sleep(30)
+
+
+def test_snakemake_tells_its_jobs_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The outermost Snakemake counts: what was announced above stays."""
+    monkeypatch.setenv(signals.RUN_VARIABLE, "")
+    monkeypatch.delenv(signals.RUN_VARIABLE)
+    signals.announce()
+    mine = os.environ[signals.RUN_VARIABLE]
+    assert mine.startswith(f"{os.getpid()}:")
+    monkeypatch.setenv(signals.RUN_VARIABLE, "1:2:elsewhere")
+    signals.announce()
+    assert os.environ[signals.RUN_VARIABLE] == "1:2:elsewhere"
+
+
 @pytest.mark.parametrize("gone", ["snakemake", "shell"])
 def test_a_job_ends_with_its_snakemake(tmp_path: Path, gone: str) -> None:
     """SIGKILL of Snakemake, or of the shell between, ends the job through the same door as SIGTERM."""

@@ -8,13 +8,16 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-from servelab import parse_time
+from servelab import parse_time, signals
 from servelab.config.errors import ConfigError
 
 if "study" not in config:
 
     configfile: "config/config.yaml"
 
+
+# A job whose Snakemake was killed ends itself; this is how it knows.
+signals.announce()
 
 ROOT = Path(workflow.basedir)
 PYTHON = sys.executable

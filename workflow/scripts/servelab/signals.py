@@ -1,6 +1,8 @@
 """SIGTERM and SIGHUP end a measurement the way Ctrl-C does, and a measurement ends when Snakemake has gone.
 
-Snakemake that is killed with SIGKILL leaves its jobs running. So a job watches its ancestors up to Snakemake.
+Snakemake that is killed with SIGKILL leaves its jobs running. So a job watches its ancestors up to Snakemake; and
+since it takes a job seconds to come up, in which Snakemake may go and the job become an orphan, Snakemake tells its
+jobs in a variable who it is.
 """
 
 import contextlib
@@ -13,6 +15,7 @@ from types import FrameType
 
 from servelab import processes
 
+RUN_VARIABLE = "SERVELAB_SNAKEMAKE"
 STOPPING = (signal.SIGTERM, signal.SIGHUP)
 _watching = threading.Lock()
 
@@ -42,14 +45,22 @@ def as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, interrupt_before)
 
 
+def announce() -> None:
+    """Tell the jobs to come who their Snakemake is: this process, unless one above it has said so already."""
+    me = processes.process(os.getpid())
+    if me is not None:
+        os.environ.setdefault(RUN_VARIABLE, f"{me.pid}:{me.started}:{_place()}")
+
+
 @contextlib.contextmanager
 def ending_with_snakemake() -> Iterator[None]:
     """Within this, we get SIGTERM as soon as the Snakemake that started us (or a shell between) has gone.
 
     Within another such block it does nothing: one SIGTERM is enough, a second would disturb the clearing away.
     """
+    orphan = _announced_has_gone()
     watched = _ancestors_to_snakemake()
-    if not watched or not _watching.acquire(blocking=False):
+    if not (watched or orphan) or not _watching.acquire(blocking=False):
         yield
         return
     handles: list[int] = []
@@ -57,7 +68,7 @@ def ending_with_snakemake() -> Iterator[None]:
         with contextlib.suppress(ProcessLookupError):
             handles.append(os.pidfd_open(each.pid))
     over, done = os.pipe()
-    gone = len(handles) < len(watched) or not all(processes.alive(each) for each in watched)
+    gone = orphan or len(handles) < len(watched) or not all(processes.alive(each) for each in watched)
     thread = threading.Thread(target=_watch, args=(handles, over, gone), name="ancestors", daemon=True)
     thread.start()
     try:
@@ -68,6 +79,25 @@ def ending_with_snakemake() -> Iterator[None]:
         for handle in (*handles, over):
             os.close(handle)
         _watching.release()
+
+
+def _place() -> str:
+    """Names this boot of this machine and its process numbers; a job elsewhere cannot look for a process here."""
+    try:
+        boot = (processes.PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}:{(processes.PROC / 'self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def _announced_has_gone() -> bool:
+    """Whether the Snakemake that announced itself, on this machine, runs no more."""
+    pid, _, rest = os.environ.get(RUN_VARIABLE, "").partition(":")
+    started, _, place = rest.partition(":")
+    if not (pid.isdigit() and started.isdigit() and place and place == _place()):
+        return False
+    each = processes.process(int(pid))
+    return each is None or each.started != int(started) or each.state in ("Z", "X")
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
