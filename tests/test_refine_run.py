@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from tests.project_folder import Project
 
+from project_folder import Project
 from servelab.report import tables
 from servelab.summary import COLUMNS
 
