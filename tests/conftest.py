@@ -3,6 +3,7 @@
 The fixtures' values live in modules beside this one (project_folder.py), so that tests can name their types.
 """
 
+import os
 import subprocess
 import sys
 import time
@@ -31,6 +32,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             (TIERS.index(m.name) + 1 for m in item.iter_markers() if m.name in TIERS), default=0
         )
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def locks_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """For fixtures of a module or session, which come before a test's own: not the machine's lock folder either."""
+    before = os.environ.get("SERVELAB_LOCKS")
+    os.environ["SERVELAB_LOCKS"] = str(tmp_path_factory.mktemp("locks"))
+    yield
+    if before is None:
+        del os.environ["SERVELAB_LOCKS"]
+    else:
+        os.environ["SERVELAB_LOCKS"] = before
 
 
 @pytest.fixture(autouse=True)
