@@ -503,7 +503,9 @@ def test_ctrl_c_ends_a_measurement_at_once() -> None:
         await asyncio.sleep(60)
         return False
 
+    # A job in a shell's background starts with SIGINT ignored; a person's terminal does not.
     code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "import sys; from servelab.loadgen import *; from servelab.spec import Workload; "
         "w = Workload(concurrency=2, requests=4, input_tokens=20, output_tokens=4, warmup_requests=0); "
         "measure(Target(sys.argv[1], 'm'), w, PromptSource(1, 'p', 1000), RunLimits(poll_s=0), parse=lambda t: {})"
