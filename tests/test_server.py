@@ -162,7 +162,7 @@ def test_a_server_that_dies_is_quoted(tmp_path: Path, words: str, cause: str, sa
     assert said in error.detail and "exit status 1" in error.detail
     assert "Engine core initialization failed" not in error.detail
     assert "\n" not in error.detail
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 90
 
 
 def test_an_unknown_option_is_quoted(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_a_server_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     with server.launch(start, tmp_path / "log", tmp_path / "boot") as live:
         assert live.alive()
         began = time.monotonic()
-    assert 0.4 < time.monotonic() - began < 10
+    assert 0.4 < time.monotonic() - began < 90
     assert survivors(tmp_path / "truth.jsonl") == []
 
 
