@@ -2,8 +2,6 @@
 """The study's tables, fits and findings: results/<study>/tables/*.arrow, *.csv, analyses.json, study.json."""
 
 import argparse
-import json
-from pathlib import Path
 
 from servelab import analysis_input, recommend, study_analysis, study_info
 from servelab.records import write_atomically
@@ -13,17 +11,9 @@ from servelab.report import tables
 def main() -> None:
     """Parse the command line and analyse."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config", help="the study's config as JSON")
-    parser.add_argument("--root", type=Path, default=Path(), help="the project's folder")
-    parser.add_argument("--archive", type=Path, help="an archived study's folder, in place of --config")
-    parser.add_argument("--tables", type=Path, help="folder of the tables; default results/<study>/tables")
+    analysis_input.add_arguments(parser)
     arguments = parser.parse_args()
-    source = (
-        analysis_input.from_archive(arguments.archive)
-        if arguments.archive
-        else analysis_input.from_project(json.loads(arguments.config), arguments.root)
-    )
-    folder = arguments.tables or arguments.root / f"results/{source.study.study}/tables"
+    source, folder = analysis_input.from_arguments(arguments)
     data = source.data(tables.read_points(folder))
     analyses = study_analysis.analyse(data, source.experiments)
     tables.write_analyses(folder, analyses, study_info.about(source, data))

@@ -4,6 +4,7 @@ An archive is a folder with `config.json`, `points/<experiment>/<server>/start-<
 `models/<name>/config.json`. It is read by schema, not by key: a later servelab may have other keys.
 """
 
+import argparse
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -91,6 +92,24 @@ def from_archive(folder: Path) -> Source:
     models = folder / "models"
     folders = {path.name: path for path in sorted(models.iterdir())} if models.is_dir() else {}
     return Source(folder, raw, study, experiments, points, folders)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options by which a script is told where a study's points and tables are."""
+    parser.add_argument("--config", help="the study's config as JSON")
+    parser.add_argument("--root", type=Path, default=Path(), help="the project's folder")
+    parser.add_argument("--archive", type=Path, help="an archived study's folder, in place of --config")
+    parser.add_argument("--tables", type=Path, help="folder of the tables; default results/<study>/tables")
+
+
+def from_arguments(arguments: argparse.Namespace) -> tuple[Source, Path]:
+    """(the points, the folder of the tables) that these options name."""
+    source = (
+        from_archive(arguments.archive)
+        if arguments.archive
+        else from_project(json.loads(arguments.config), arguments.root)
+    )
+    return source, arguments.tables or arguments.root / f"results/{source.study.study}/tables"
 
 
 def rows(source: Source, set_aside: bool) -> pd.DataFrame:

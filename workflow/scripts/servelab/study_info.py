@@ -38,7 +38,7 @@ def about(source: Source, data: StudyData) -> dict[str, Any]:
         "models": _distinct(meta.start.get("model", {}) for meta in metas),
         "machines": _machines(metas),
         "sessions": _sessions(metas),
-        "pins": _pins(source.root, source.raw),
+        "pins": _pins(source.root),
         "commands": _commands(source.study.study),
     }
 
@@ -95,10 +95,9 @@ def _sessions(metas: list[PointMeta]) -> list[dict[str, Any]]:
     return list(seen.values())
 
 
-def _pins(root: Path, raw: Mapping[str, Any]) -> dict[str, str]:
+def _pins(root: Path) -> dict[str, str]:
     folder = root / "workflow/envs"
     files = sorted(folder.glob("*.txt")) if folder.is_dir() else []
-    del raw
     return {file.name: "sha256:" + hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
