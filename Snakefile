@@ -2,6 +2,11 @@ from snakemake.utils import min_version
 
 min_version("9.20")
 
+
+# Text of `snakemake --report`.
+report: "workflow/report/workflow.rst"
+
+
 if "archive" in config:
 
     include: "workflow/rules/rebuild.smk"

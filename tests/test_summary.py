@@ -123,6 +123,18 @@ def test_capacity_in_requests_is_kv_tokens_over_tokens_of_a_request():
     assert _row(record)["capacity_requests"] == pytest.approx(34.45)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "block", "shape", "requests"), [(22048, 16, (512, 128), 34.45), (3200, 128, (128, 32), 12.5)]
+)
+def test_capacity_counts_whole_blocks(tokens, block, shape, requests):
+    """A request of 160 tokens takes two blocks of 128; 640 tokens are 40 blocks of 16 and lose nothing."""
+    workload = Workload(kind="closed", input_tokens=shape[0], output_tokens=shape[1], concurrency=2, requests=2)
+    session = {"cache_config": {"block_size": str(block), "num_gpu_blocks": str(tokens // block)}}
+    row = _row(point([request(0, 0.0)], workload, session=session))
+    assert row["kv_block_tokens"] == block and row["kv_cache_tokens"] == tokens
+    assert row["capacity_requests"] == pytest.approx(requests)
+
+
 def test_polled_gauges_are_taken_inside_the_window():
     """A poll after the last token does not count; engines are summed at each poll."""
     record = point(closed_rows())

@@ -6,7 +6,11 @@ rule summarise:
         POINTS,
     output:
         f"results/{STUDY}/tables/points.arrow",
-        f"results/{STUDY}/tables/points.csv",
+        report(
+            f"results/{STUDY}/tables/points.csv",
+            caption="../report/points.rst",
+            category="Points",
+        ),
     log:
         f"results/{STUDY}/logs/summarise.log",
     params:

@@ -40,6 +40,7 @@ POINTS = PLAN.points
 TABLE_FILES = ("points.arrow", "points.csv", "analyses.json", "study.json")
 TABLES = [f"results/{STUDY}/tables/{name}" for name in TABLE_FILES]
 REPORT = f"reports/{STUDY}.html"
+FIGURES = f"reports/{STUDY}"
 
 
 def code(script, *packages):

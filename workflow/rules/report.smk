@@ -5,7 +5,14 @@ rule report:
     input:
         TABLES,
     output:
-        REPORT,
+        report(REPORT, caption="../report/paper.rst", category="The paper"),
+        report(
+            directory(FIGURES),
+            patterns=["{name}.svg", "{name}.csv"],
+            caption="../report/figures.rst",
+            category="Figures and tables",
+            labels={"of": "{name}"},
+        ),
     log:
         f"results/{STUDY}/logs/report.log",
     params:
@@ -14,4 +21,4 @@ rule report:
     message:
         f"The paper: {REPORT}"
     shell:
-        "{PYTHON} workflow/scripts/report.py --tables {params.tables:q} --output {output:q} 2>&1 | tee -i {log:q}"
+        "{PYTHON} workflow/scripts/report.py --tables {params.tables:q} --output {output[0]:q} --figures {output[1]:q} 2>&1 | tee -i {log:q}"

@@ -14,27 +14,13 @@ from pathlib import Path
 from servelab import redact
 from servelab.canonical import plain
 from servelab.records import write_atomically
+from servelab.refused_options import OURS, SAFE_LOAD_FORMATS
 from servelab.spec import EngineSpec, Option, ServerStart, Workload
 
 SESSION_VARIABLE = "SERVELAB_SESSION"
 KEY_VARIABLE = "VLLM_API_KEY"
 HOST = "127.0.0.1"
 
-# Set by servelab for every start; a config that sets them would break identification or safety.
-RESERVED = (
-    "host",
-    "port",
-    "uds",
-    "api_key",
-    "model",
-    "model_tag",
-    "served_model_name",
-    "root_path",
-    "config",
-)
-# vLLM's «auto» falls back to pickled weights, which run code when they are loaded; «pt» and «npcache» are
-# pickles.
-PICKLED_FORMATS = ("auto", "pt", "npcache")
 _NAME = re.compile(r"[a-z][a-z0-9_.-]*")
 
 # Variables of the shell that change what a server does or how fast it is. They are not part of a point's key,
@@ -51,14 +37,14 @@ class EngineOptionError(ValueError):
 
 
 def check_options(options: Mapping[str, Option]) -> None:
-    """Raise EngineOptionError for an option that servelab sets itself, no option name, or pickled weights."""
+    """Raise EngineOptionError for an option that servelab sets itself, no option name, or unsafe weights."""
     for name, value in options.items():
         flag = name.replace("-", "_")
         if not _NAME.fullmatch(name):
             raise EngineOptionError(f"server option {name!r} is no option name")
-        if flag in RESERVED:
-            raise EngineOptionError(f"server option {name}: set by servelab for every start, leave it out")
-        if flag == "load_format" and value in PICKLED_FORMATS:
+        if flag in OURS:
+            raise EngineOptionError(f"server option {name}: leave it out: {OURS[flag]}")
+        if flag == "load_format" and value not in SAFE_LOAD_FORMATS:
             raise EngineOptionError(
                 f"load_format: {value} may load pickled weights, which can run code; use safetensors"
             )

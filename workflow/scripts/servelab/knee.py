@@ -61,7 +61,7 @@ class KneeResult:
     curve: the family that predicts held-out points best; candidates: all, by error. values: points used.
     preempting: concurrencies with preemptions; excluded: failed and invalid points that were left out.
     latency_knee: the same for mean TTFT (where it begins to grow faster than concurrency), None if it does
-    not. capacity: KV tokens / (input + output); capacity_inside: whether it lies in the interval, None if
+    not. capacity: requests that the KV cache holds; capacity_inside: whether it lies in the interval, None if
     unknown.
     """
 

@@ -46,6 +46,7 @@ SUPPORTING_MODULES = (
     "processes.py",
     "provenance.py",
     "redact.py",
+    "refused_options.py",
     "server_http.py",
     "signals.py",
     "store.py",

@@ -55,14 +55,33 @@ def polled(series: pa.Table, name: str, window: Mapping[str, float], combine: st
     return np.bincount(place, weights=values, minlength=polls.size)
 
 
+def kv_block_tokens(meta: PointMeta) -> int | None:
+    """Tokens in a block of the KV cache, from vllm:cache_config_info; None where the server does not say."""
+    sizes = [str(config.get("block_size", "")) for config in _cache_configs(meta)]
+    return next((int(size) for size in sizes if size.isdigit() and int(size) > 0), None)
+
+
+def capacity_requests(tokens: int, each: int, block: int | None) -> float:
+    """How many requests of `each` tokens the KV cache holds, in whole blocks where their size is known.
+
+    (tokens ÷ block) ÷ ⌈each ÷ block⌉: vLLM gives a request whole blocks (vllm/v1/core/kv_cache_manager.py), so that
+    160 tokens in blocks of 128 take the room of 256.
+    """
+    return tokens / each if block is None else (tokens / block) / -(-each // block)
+
+
+def _cache_configs(meta: PointMeta) -> list[Mapping[str, object]]:
+    """What the server said of its cache: when it was ready, before and after the point."""
+    moments = [prometheus.cache_config(meta.metrics.get(moment, {})) for moment in ("before", "after")]
+    return [meta.session.get("cache_config") or {}, *moments]
+
+
 def kv_capacity(meta: PointMeta) -> tuple[int | None, int | None]:
     """(tokens, bytes) of the KV cache as the server said: its log, or blocks × block size from /metrics."""
     places = [meta.session.get("log") or {}, meta.session]
     tokens = next((p["kv_cache_tokens"] for p in places if p.get("kv_cache_tokens")), None)
     size = next((p["kv_cache_bytes"] for p in places if p.get("kv_cache_bytes")), None)
-    configs = [meta.session.get("cache_config") or {}]
-    configs += [prometheus.cache_config(meta.metrics.get(moment, {})) for moment in ("before", "after")]
-    for config in configs:
+    for config in _cache_configs(meta):
         blocks, block = str(config.get("num_gpu_blocks", "")), str(config.get("block_size", ""))
         if tokens is None and blocks.isdigit() and block.isdigit():
             tokens = int(blocks) * int(block)

@@ -39,7 +39,7 @@ COLUMNS: dict[str, str] = {
     "ttft_n": "", "itl_n": "", "tokens_per_chunk": "tokens", "send_lag_p50_ms": "ms", "send_lag_p99_ms": "ms",
     # the server's own figures: counter deltas over the point, polled series
     "preemptions": "", "prefix_queries": "tokens", "prefix_hits": "tokens", "kv_cache_tokens": "tokens",
-    "kv_cache_bytes": "bytes", "kv_usage_max": "1", "running_mean": "", "running_max": "", "waiting_mean": "",
+    "kv_cache_bytes": "bytes", "kv_block_tokens": "tokens", "kv_usage_max": "1", "running_mean": "", "running_max": "", "waiting_mean": "",
     "waiting_max": "", "capacity_requests": "", "ready_s": "s",
     # the client and the power meter
     "client_cpu_s": "s", "client_us_per_token": "µs", "client_lag_p99_ms": "ms", "client_lag_max_ms": "ms",
@@ -247,6 +247,7 @@ def _statistics(metric: str, values_ms: np.ndarray) -> dict[str, float | None]:
 def _server(record: PointRecord, workload: Workload) -> dict[str, Any]:
     meta = record.meta
     tokens, size = server_counters.kv_capacity(meta)
+    block = server_counters.kv_block_tokens(meta)
     per_request = workload.input_tokens + workload.output_tokens
     values: dict[str, Any] = {
         "preemptions": server_counters.delta(meta, server_counters.PREEMPTIONS),
@@ -254,9 +255,10 @@ def _server(record: PointRecord, workload: Workload) -> dict[str, Any]:
         "prefix_hits": server_counters.delta(meta, server_counters.PREFIX_HITS),
         "kv_cache_tokens": tokens,
         "kv_cache_bytes": size,
+        "kv_block_tokens": block,
     }
     if tokens is not None and workload.kind in ("closed", "open") and per_request > 0:
-        values["capacity_requests"] = tokens / per_request
+        values["capacity_requests"] = server_counters.capacity_requests(tokens, per_request, block)
     usage = server_counters.polled(record.series, server_counters.KV_USAGE, meta.window, combine="max")
     values["kv_usage_max"] = float(usage.max()) if usage.size else None
     for name, metric in (("running", server_counters.RUNNING), ("waiting", server_counters.WAITING)):

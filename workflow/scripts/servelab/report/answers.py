@@ -2,6 +2,7 @@
 stand.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,7 +63,8 @@ def answers(
         links = tuple((s.id, s.full_title) for s in there)
         if name in computed:
             values = computed[name]()
-            sentences = tuple([words(f"answers.{name}.a", values)] if values else [])
+            key = "in_blocks" if values and "block" in values else "a"
+            sentences = tuple([words(f"answers.{name}.{key}", values)] if values else [])
         else:
             sentences = tuple(s.text for section in there for s in section.sentences[:2])
         out.append(Answer(question, sentences or (words("answers.unanswered"),), links if sentences else ()))
@@ -86,12 +88,17 @@ def capacity(points: pd.DataFrame) -> dict[str, Any] | None:
     if not len(rows):
         return None
     row = rows.sort_values(["input_tokens", "output_tokens"]).iloc[0]
-    return {
+    values = {
         "tokens": float(row["kv_cache_tokens"]),
         "input": float(row["input_tokens"]),
         "output": float(row["output_tokens"]),
         "capacity": float(row["capacity_requests"]),
     }
+    if pd.notna(row["kv_block_tokens"]):
+        block = float(row["kv_block_tokens"])
+        each = math.ceil((values["input"] + values["output"]) / block)
+        values |= {"block": block, "blocks": values["tokens"] / block, "each": float(each)}
+    return values
 
 
 def memory(points: pd.DataFrame) -> dict[str, Any] | None:

@@ -145,12 +145,11 @@ def _amount(value: float | None, low: float | None, high: float | None, unit: st
 
 
 def _short(value: float, digits: int) -> str:
-    """So many significant digits, without zeros that say nothing."""
-    return (
-        figure(float(f"{value:.{digits}g}"), "", digits).rstrip("0").rstrip(".")
-        if value % 1
-        else figure(value, "")
-    )
+    """So many significant digits, without zeros behind the point that say nothing."""
+    if value % 1 == 0:
+        return figure(value, "")
+    text = figure(float(f"{value:.{digits}g}"), "", digits)
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def evidence_rows(
