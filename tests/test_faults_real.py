@@ -36,6 +36,7 @@ def start_of(real: RealServer, *points: Point, model: str = "", **options: Optio
     small: dict[str, Option] = {
         "max_model_len": 512,
         "enforce_eager": True,
+        "dtype": "float32",
         "max_num_seqs": 4,
         "num_gpu_blocks_override": 20,
     }

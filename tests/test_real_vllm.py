@@ -53,6 +53,7 @@ def real_project(tmp_path: Path, real_server: RealServer) -> Project:
             "max_num_batched_tokens": 512,
             "num_gpu_blocks_override": BLOCKS,
             "enforce_eager": True,
+            "dtype": "float32",
         },
         # Given, so that this machine's limits are not measured first.
         "limits": {"flops": 1e13, "bytes_per_s": 1e12},

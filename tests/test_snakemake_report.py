@@ -18,7 +18,7 @@ def test_snakemake_report_has_the_paper_its_figures_and_tables_with_captions(pro
         assert result in page
     for words in (
         "real LLM servers",
-        "a field's method",
+        "The paper of the study",
         "One row for each point",
         "Figures and tables of the paper",
     ):

@@ -128,7 +128,9 @@ def test_capacity_in_requests_is_kv_tokens_over_tokens_of_a_request():
 )
 def test_capacity_counts_whole_blocks(tokens, block, shape, requests):
     """A request of 160 tokens takes two blocks of 128; 640 tokens are 40 blocks of 16 and lose nothing."""
-    workload = Workload(kind="closed", input_tokens=shape[0], output_tokens=shape[1], concurrency=2, requests=2)
+    workload = Workload(
+        kind="closed", input_tokens=shape[0], output_tokens=shape[1], concurrency=2, requests=2
+    )
     session = {"cache_config": {"block_size": str(block), "num_gpu_blocks": str(tokens // block)}}
     row = _row(point([request(0, 0.0)], workload, session=session))
     assert row["kv_block_tokens"] == block and row["kv_cache_tokens"] == tokens

@@ -17,10 +17,11 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from servelab.exchange import Exchange
-from servelab.http_framing import Body, FramingError, parse_head
+from servelab.http_framing import Body, FramingError, Head, parse_head
 
 # Uvicorn closes an idle connection after 5 s; a request must not run into that.
 MAX_IDLE_S = 2.0
+HEADS_KEPT = 64
 _DONE_TAIL = b"[DONE]\n\n\r\n0\r\n\r\n"
 
 
@@ -87,8 +88,11 @@ class Connection(asyncio.Protocol):
 
     def _look(self, exchange: Exchange, data: bytes, now: float) -> None:
         """Beyond the cheap test: read the head, take framing apart, see whether the answer is complete."""
-        if self._body is None and not self._read_head(exchange):
-            return
+        if self._body is None:
+            if not self._read_head(exchange):
+                return
+            if not self._careful and not data.endswith(b"\r\n\r\n"):
+                return  # a chunked answer's head and first chunks: it ends with an empty line, so not here
         body = self._body
         assert body is not None and exchange.head is not None
         if not self._careful and (b"".join(exchange.reads[-2:])).endswith(_DONE_TAIL):
@@ -100,8 +104,8 @@ class Connection(asyncio.Protocol):
             self._end(exchange, now, keep=body.excess == 0)
 
     def _read_head(self, exchange: Exchange) -> bool:
-        raw = b"".join(exchange.reads)
-        head = parse_head(raw)
+        raw = exchange.reads[0] if len(exchange.reads) == 1 else b"".join(exchange.reads)
+        head = self.wire.parsed(raw)
         while head is not None and head.status < 200:
             exchange.reads[:] = [raw := raw[head.size :]]
             del exchange.times[:-1]
@@ -176,6 +180,8 @@ class RawWire:
         if any("\r" in line or "\n" in line for line in lines):
             raise ValueError("a header field may not hold a line end")
         self._lines = "\r\n".join(lines)
+        self._posts: dict[str, bytes] = {}
+        self._heads: dict[bytes, Head] = {}
 
     async def redirects(self, path: str, timeout_s: float) -> bool:
         """Whether the server sends a request for this path elsewhere. No answer is no redirect."""
@@ -231,6 +237,18 @@ class RawWire:
             connection.drop()
         await asyncio.sleep(0)
 
+    def parsed(self, raw: bytes) -> Head | None:
+        """parse_head, remembering heads already seen: answers that begin together mostly have the same one."""
+        key = raw[: raw.find(b"\r\n\r\n") + 4]
+        head = self._heads.get(key)
+        if head is None:
+            head = parse_head(raw)
+            if head is not None:
+                if len(self._heads) >= HEADS_KEPT:
+                    self._heads.clear()
+                self._heads[key] = head
+        return head
+
     def give_back(self, connection: Connection) -> None:
         """A connection whose exchange is over may carry the next."""
         self._idle.append(connection)
@@ -245,10 +263,12 @@ class RawWire:
         path = self._prefix + exchange.path
         if exchange.payload is None:
             return f"GET {path} HTTP/1.1\r\n{self._lines}\r\n\r\n".encode("latin-1")
-        size = len(exchange.payload)
-        kind = "Content-Type: application/json"
-        head = f"POST {path} HTTP/1.1\r\n{self._lines}\r\n{kind}\r\nContent-Length: {size}\r\n\r\n"
-        return head.encode("latin-1") + exchange.payload
+        begin = self._posts.get(path)
+        if begin is None:
+            kind = "Content-Type: application/json"
+            text = f"POST {path} HTTP/1.1\r\n{self._lines}\r\n{kind}\r\nContent-Length: "
+            begin = self._posts[path] = text.encode("latin-1")
+        return b"%b%d\r\n\r\n%b" % (begin, len(exchange.payload), exchange.payload)
 
     async def _connect(self) -> Connection:
         loop = asyncio.get_running_loop()

@@ -25,6 +25,9 @@ from servelab.knee_models import FAMILIES, LATENCY_FAMILIES, Floats, Grid, grid,
 DRAWS = 300
 CORNER = 0.05
 TIES = 0.25  # of the variance of a mean: curves nearer than that to the best are as good
+# A family that cannot follow the points at all is out of the race however its clipped errors look: likelihood of its
+# best fit, tempered, since no family is exactly true.
+MISFIT_TEMPER = 4.0
 NOISE_FLOOR = 0.005  # nothing is known to better than the notes' half percent
 # A family that extrapolates badly at one end is not out of the race for that alone: errors are clipped
 # (logarithm).
@@ -158,6 +161,7 @@ def fit_means(
     noise = sample.variance + NOISE_FLOOR**2
     found: list[Curve] = []
     misfits: list[float] = []
+    least: list[float] = []
     for name, part in parts.items():
         missed = np.minimum(np.abs(_held_out(curves, part, sample.mean, noise)), clipped)
         error = float(np.sqrt(np.mean(missed**2)))
@@ -166,11 +170,14 @@ def fit_means(
         parameters = {key: float(v[best]) for key, v in curves.parameters.items() if not np.isnan(v[best])}
         scale = float((sample.mean - curves.log_shape[best]).mean())
         found.append(Curve(name, parameters, scale, error))
-        misfits.append(float(squares.min()) / max(count - 1 - len(parameters), 1))
+        least.append(float(squares.min()))
+        misfits.append(least[-1] / max(count - 1 - len(parameters), 1))
     order = sorted(range(len(found)), key=lambda i: found[i].error)
     errors = np.array([curve.error for curve in found])
-    weights = (np.maximum(errors, 1e-6) / max(float(errors.min()), 1e-6)) ** (-count / 2)
     spread = max(sample.variance, misfits[order[0]])
+    weights = (np.maximum(errors, 1e-6) / max(float(errors.min()), 1e-6)) ** (-count / 2)
+    worse = (np.array(least) - min(least)) / max(spread, noise)
+    weights *= np.exp(-worse / (2 * MISFIT_TEMPER))
     means = _resample(sample, spread, rng)
     picked = rng.choice(len(found), DRAWS, p=weights / weights.sum())
     knees = np.empty(DRAWS)

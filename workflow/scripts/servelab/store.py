@@ -10,7 +10,15 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from servelab.records import BadPointError, PointMeta, PointRecord, encode_point, read_point, write_atomically
+from servelab.records import (
+    BadPointError,
+    PointMeta,
+    PointRecord,
+    encode_point,
+    read_meta,
+    read_point,
+    write_atomically,
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,13 @@ class Store:
             return read_point(path, key).meta, None
         except BadPointError as error:
             return None, str(error)
+
+    def glance(self, key: str) -> PointMeta | None:
+        """The point's metadata without looking at its rows, None if it is absent or no complete file: for estimates."""
+        try:
+            return read_meta(self.path(key), key)
+        except BadPointError:
+            return None
 
     def put(self, record: PointRecord) -> Path:
         """Keep a point; an earlier one with this key is replaced. Raises OSError (disk full), earlier points intact."""

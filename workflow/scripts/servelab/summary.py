@@ -39,8 +39,8 @@ COLUMNS: dict[str, str] = {
     "ttft_n": "", "itl_n": "", "tokens_per_chunk": "tokens", "send_lag_p50_ms": "ms", "send_lag_p99_ms": "ms",
     # the server's own figures: counter deltas over the point, polled series
     "preemptions": "", "prefix_queries": "tokens", "prefix_hits": "tokens", "kv_cache_tokens": "tokens",
-    "kv_cache_bytes": "bytes", "kv_block_tokens": "tokens", "kv_usage_max": "1", "running_mean": "", "running_max": "", "waiting_mean": "",
-    "waiting_max": "", "capacity_requests": "", "ready_s": "s",
+    "kv_cache_bytes": "bytes", "kv_block_tokens": "tokens", "kv_usage_max": "1", "running_mean": "",
+    "running_max": "", "waiting_mean": "", "waiting_max": "", "capacity_requests": "", "ready_s": "s",
     # the client and the power meter
     "client_cpu_s": "s", "client_us_per_token": "µs", "client_lag_p99_ms": "ms", "client_lag_max_ms": "ms",
     "energy_j": "J", "joules_per_token": "J",
