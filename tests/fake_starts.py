@@ -16,9 +16,7 @@ VOCAB = 1000
 
 
 def fake_engine(knobs: Mapping[str, Any] | None = None, **changes: Any) -> EngineSpec:
-    """The fake server as an engine. Knobs given here are part of the engine's environment, so of a point's
-    key.
-    """
+    """The fake server as an engine. Knobs given here are part of the engine's environment, so of a point's key."""
     environment = {"SERVELAB_FAKE": json.dumps(knobs)} if knobs is not None else {}
     values: dict[str, Any] = {
         "name": "fake",

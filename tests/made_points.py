@@ -1,6 +1,4 @@
-"""Points whose truth is known, made by hand for tests: every request's times are chosen, nothing is
-measured.
-"""
+"""Points whose truth is known, made by hand for tests: every request's times are chosen, nothing is measured."""
 
 from dataclasses import replace
 from typing import Any
@@ -60,9 +58,7 @@ def closed_rows(concurrency: int = 2, each: int = 10, **other: Any) -> list[dict
 
 
 def point(rows: list[dict[str, Any]], workload: Workload | None = None, **meta: Any) -> PointRecord:
-    """A point of these rows: 2 slots, 64 tokens in and 16 out unless a workload is given; `meta`
-    overrides.
-    """
+    """A point of these rows: 2 slots, 64 tokens in and 16 out unless a workload is given; `meta` overrides."""
     workload = workload or Workload(
         kind="closed", input_tokens=64, output_tokens=16, concurrency=2, requests=len(rows)
     )

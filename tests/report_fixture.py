@@ -1,6 +1,4 @@
-"""A made-up study with known numbers: what the report's tests and its author look at while no server has
-run.
-"""
+"""A made-up study with known numbers: what the report's tests and its author look at while no server has run."""
 
 import math
 import random
@@ -274,9 +272,7 @@ def words(language: str) -> Words:
 
 
 def write_papers(folder: Path) -> dict[str, Path]:
-    """The paper in both languages and a comparison with a slower copy of the study, written as build writes
-    them.
-    """
+    """The paper in both languages and a comparison with a slower copy of the study, written as build writes them."""
     from servelab.report import build, compare_page
 
     made = {}

@@ -88,9 +88,7 @@ def test_an_interpreter_or_a_command_starts_the_server() -> None:
 
 
 def test_the_shells_settings_do_not_reach_the_server(tmp_path: Path) -> None:
-    """Variables that change what is measured come from the config alone; Snakemake's thread limits stay
-    outside.
-    """
+    """Variables that change what is measured come from the config alone; Snakemake's thread limits stay outside."""
     ambient = {
         "PATH": "/bin", "OMP_NUM_THREADS": "1", "VLLM_ATTENTION_BACKEND": "X", "LD_PRELOAD": "/x.so",
         "PYTHONPATH": "/p", "CUDA_VISIBLE_DEVICES": "1", "MKL_NUM_THREADS": "1", "TORCH_LOGS": "all",

@@ -61,9 +61,7 @@ def test_the_notes_capacities_give_the_notes_conclusions() -> None:
      ({"kv_cache_dtype": "auto", "dtype": "auto"}, "auto")],
 )  # fmt: skip
 def test_the_caches_dtype_follows_the_servers_options(options: dict, dtype: str) -> None:
-    """A model that is served in another dtype than its config's has a cache of that dtype, unless one is
-    given.
-    """
+    """A model that is served in another dtype than its config's has a cache of that dtype, unless one is given."""
     assert kv_capacity.kv_dtype_of(options) == dtype
 
 

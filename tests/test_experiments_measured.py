@@ -64,9 +64,7 @@ def measured(
 
 
 def test_capacity_of_first_start_and_restarts(tmp_path: Path) -> None:
-    """The fake server has 460 blocks of 16 tokens on a first start and 512 on restarts, twice as many in
-    fp8.
-    """
+    """The fake server has 460 blocks of 16 tokens on a first start and 512 on restarts, twice as many in fp8."""
     config = kv_capacity.Config(kv_cache_dtype=["auto", "fp8"], restarts=1)
     analysis, _ = measured("kv_capacity", config, tmp_path, {"blocks": 512, "first_boot_share": 0.9})
     starts = analysis.tables[0].frame.set_index(["kv_cache_dtype", "boot"])["kv_cache_tokens"].to_dict()
@@ -80,9 +78,7 @@ def test_capacity_of_first_start_and_restarts(tmp_path: Path) -> None:
 
 
 def test_preemptions_and_what_resumed_requests_found(tmp_path: Path) -> None:
-    """Preemptions are the server's own count, and the tokens found on resuming lie within what is
-    concluded.
-    """
+    """Preemptions are the server's own count, and the tokens found on resuming lie within what is concluded."""
     config = preemption.Config(
         input_tokens=[64], output_tokens=[32], concurrency=[2, 12], requests_per_slot=2
     )
@@ -135,9 +131,7 @@ def test_an_eight_bit_cache_holds_the_long_load(tmp_path: Path) -> None:
 
 
 def test_perplexity_is_the_servers_own(tmp_path: Path) -> None:
-    """The sum of the fake server's logprobs comes back, the same twice, and fp8 moves it as the server
-    says.
-    """
+    """The sum of the fake server's logprobs comes back, the same twice, and fp8 moves it as the server says."""
     text = tmp_path / "text.txt"
     text.write_text(" ".join(f"word{n % 97}" for n in range(4000)), encoding="utf-8")
     config = perplexity.Config(text=str(text), segments=4, segment_tokens=64)
@@ -156,9 +150,7 @@ def test_perplexity_is_the_servers_own(tmp_path: Path) -> None:
 
 
 def test_misses_hits_and_counters(tmp_path: Path) -> None:
-    """A prefix of 512 tokens costs 512 × 200 µs once; hits save it, the server's counters agree
-    everywhere.
-    """
+    """A prefix of 512 tokens costs 512 × 200 µs once; hits save it, the server's counters agree everywhere."""
     config = prefix_cache.Config(
         repeats=1, shared_tokens=512, unique_tokens=16, groups=2, hits_per_group=3, unshared_requests=3,
         cost_concurrency=2, cost_input_tokens=64, cost_output_tokens=4, cost_requests=4,
@@ -176,9 +168,7 @@ def test_misses_hits_and_counters(tmp_path: Path) -> None:
 
 
 def test_the_victims_stall_is_one_chunk(tmp_path: Path) -> None:
-    """With 100 µs a prompt token the longest gap is the chunk × 100 µs and a little; the fit's slope says
-    so.
-    """
+    """With 100 µs a prompt token the longest gap is the chunk × 100 µs and a little; the fit's slope says so."""
     config = chunked_prefill.Config(
         repeats=1, max_num_batched_tokens=[128, 512, 1024], victim_input_tokens=32, victim_output_tokens=60,
         inserted=2, input_tokens=900, insert_after_tokens=8, prefill_requests=3,

@@ -109,9 +109,7 @@ def test_capacity_is_blocks_without_the_null_block() -> None:
 
 
 def test_the_last_to_come_is_preempted_and_computed_again() -> None:
-    """When blocks run out the youngest goes back to the head of the queue; every request still gets its
-    tokens.
-    """
+    """When blocks run out the youngest goes back to the head of the queue; every request still gets its tokens."""
     made = Run(blocks=9, size=4, seqs=4, budget=64, caching=False)
     first, second = made.add(prompt(1, 12), 12), made.add(prompt(2, 12), 12)
     made.until_done(first, second)

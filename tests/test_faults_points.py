@@ -1,8 +1,7 @@
 """The fault matrix, part two: what goes wrong while a server is measured, and what becomes of its points.
 
 For each: what the point's file says (cause and the server's own words), that the other points are measured,
-that the
-next run continues, and that nothing of ours is left: no process, no temporary file.
+that the next run continues, and that nothing of ours is left: no process, no temporary file.
 """
 
 import asyncio
@@ -96,9 +95,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any
 def test_a_request_that_fails_is_a_row_with_its_cause(
     faulty: tuple[list[dict[str, Any]], PointRecord], number: int
 ) -> None:
-    """Error statuses, error events, early ends, lies about usage: the row names the cause and quotes the
-    server.
-    """
+    """Error statuses, error events, early ends, lies about usage: the row names the cause and quotes the server."""
     rows, _ = faulty
     fault, cause, words = REQUEST_FAULTS[number]
     row = rows[2 * number + 1]
@@ -148,9 +145,7 @@ def test_a_stalled_stream_ends_after_the_stall_limit(job: Job) -> None:
 
 @pytest.mark.slow
 def test_a_server_that_halts_does_not_hold_the_night_up(job: Job) -> None:
-    """A scheduler that stops for good: every request in flight and to come is failed within the point's
-    limits.
-    """
+    """A scheduler that stops for good: every request in flight and to come is failed within the point's limits."""
     start = job.start(
         closed(2, 6), faults=[{"do": "halt", "after": 2, "requests": [3]}], stall_s=0.7, timeout_s=6.0
     )
@@ -182,9 +177,7 @@ def test_a_point_has_a_deadline(job: Job) -> None:
     ],
 )
 def test_a_server_that_dies_mid_stream_costs_its_point_only(job: Job, fault: str, words: str) -> None:
-    """Requests in flight are failed rows, the point is failed in the server's words, the rest gets a new
-    server.
-    """
+    """Requests in flight are failed rows, the point is failed in the server's words, the rest gets a new server."""
     start = job.start(
         closed(1, 2),
         closed(4, 8, output_tokens=30),
@@ -230,9 +223,7 @@ def test_a_dying_server_is_noticed_at_once(job: Job) -> None:
 
 
 def test_a_start_that_fails_is_recorded_and_told_in_one_line(job: Job) -> None:
-    """Every point of the start says why in the server's own words; the person sees one line and where the log
-    is.
-    """
+    """Every point of the start says why in the server's own words; the person sees one line and where the log is."""
     faults = [{"do": "die_at_start", "words": "oom"}]
     start = job.start(closed(), closed(1, 2), faults=faults)
     outcome = job.run(start)
@@ -274,9 +265,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 
 def test_damaged_files_are_named_and_measured_again(job: Job) -> None:
-    """Power loss: truncated, empty or overwritten points are seen, named, and measured again; the others are
-    kept.
-    """
+    """Power loss: truncated, empty or overwritten points are seen, named, and measured again; the others are kept."""
     start = job.start(*[closed(1, n) for n in range(1, len(DAMAGE) + 3)], faults=[])
     job.run(start)
     store = measure.Places.of(job.root).store
@@ -375,9 +364,7 @@ def test_an_older_schema_is_refused_by_its_number(job: Job) -> None:
 def test_unwritable_results_end_the_job_and_keep_what_is_there(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Disk full at the second point: the job ends with the error, the first point is whole, the server is
-    gone.
-    """
+    """Disk full at the second point: the job ends with the error, the first point is whole, the server is gone."""
     from servelab import records, store
 
     start = job.start(closed(), closed(1, 2), faults=[])
@@ -405,9 +392,7 @@ def test_unwritable_results_end_the_job_and_keep_what_is_there(
 def test_a_clock_that_steps_backwards_changes_no_measurement(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The time of day goes back an hour at every reading: intervals come from the monotonic clock and stay
-    positive.
-    """
+    """The time of day goes back an hour at every reading: intervals come from the monotonic clock and stay positive."""
     real = time.time
     steps = iter(range(1, 10_000_000))
     start = job.start(closed(), faults=[])
@@ -439,9 +424,7 @@ def test_measurement_with_sixty_four_file_descriptors(job: Job) -> None:
 
 
 def test_an_attached_server_gets_no_more_than_its_limit(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """engine.max_concurrency bounds the load on a server that is not ours; it is neither stopped nor
-    restarted.
-    """
+    """engine.max_concurrency bounds the load on a server that is not ours; it is neither stopped nor restarted."""
     from servelab import server
 
     ours = job.start(faults=[])
@@ -530,9 +513,7 @@ def test_memory_does_not_grow_with_the_number_of_points(job: Job) -> None:
 
 
 def test_no_secret_reaches_a_result_or_a_log(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys of the shell, of the config's environment and of the start itself are in no file that the job
-    leaves.
-    """
+    """Keys of the shell, of the config's environment and of the start itself are in no file that the job leaves."""
     secrets = {"HF_TOKEN": "hf_" + "a1b2c3d4e5f6g7h8", "OPENAI_API_KEY": "sk-" + "z9y8x7w6v5u4t3s2r1"}
     for name, value in secrets.items():
         monkeypatch.setenv(name, value)
@@ -551,9 +532,7 @@ def test_no_secret_reaches_a_result_or_a_log(job: Job, monkeypatch: pytest.Monke
 
 
 def test_a_hostile_servers_words_stay_one_plain_line(job: Job) -> None:
-    """Control characters, markup and shell syntax in a server's last words are text; the record is one line
-    of it.
-    """
+    """Control characters, markup and shell syntax in a server's last words are text; the record is one line of it."""
     start = job.start(closed(), faults=[{"do": "die_at_start", "words": "hostile"}])
     job.run(start)
     detail = job.records(start)["p1"].meta.detail or ""

@@ -1,8 +1,7 @@
 """The fault matrix, part three: whole Snakemake runs that are stopped, killed, starved or moved.
 
 For each: exit code and what the user reads, which points survive, that the next run continues, that nothing
-of ours
-is left: no process, no port, no temporary file.
+of ours is left: no process, no port, no temporary file.
 """
 
 import json
@@ -70,9 +69,7 @@ def four(project: Project) -> Project:
 
 
 def finish(project: Project, kept: int) -> Run:
-    """The next run: it takes what is kept, measures the rest on one more server, and then nothing is left to
-    do.
-    """
+    """The next run: it takes what is kept, measures the rest on one more server, and then nothing is left to do."""
     project.fake.update(step_ms=1.0, faults=[])
     rest = project.measure()
     assert rest.returncode == 0, rest.output
@@ -110,9 +107,7 @@ def _folder(pid: int) -> str:
 
 
 def test_ctrl_c_leaves_nothing_and_loses_no_finished_point(four: Project) -> None:
-    """Ctrl-C (SIGINT to the whole group): exit code 1 soon, the points so far are kept, the rest is measured
-    next.
-    """
+    """Ctrl-C (SIGINT to the whole group): exit code 1 soon, the points so far are kept, the rest is measured next."""
     process = four.begin(*POINTS)
     until(lambda: len(four.store_paths()) >= 1, "a kept point")
     os.killpg(process.pid, signal.SIGINT)
@@ -194,9 +189,7 @@ def test_a_config_changed_while_running_changes_nothing_under_way(four: Project)
 def test_results_moved_to_another_folder_are_read_and_not_measured_again(
     project: Project, tmp_path: Path
 ) -> None:
-    """A project folder copied elsewhere (another machine): every point is whole there, nothing is measured
-    again.
-    """
+    """A project folder copied elsewhere (another machine): every point is whole there, nothing is measured again."""
     assert project.measure().returncode == 0
     copy = tmp_path / "elsewhere"
     shutil.copytree(project.root, copy, symlinks=True, ignore=shutil.ignore_patterns(".snakemake"))
@@ -210,9 +203,7 @@ def test_results_moved_to_another_folder_are_read_and_not_measured_again(
 
 
 def test_results_that_cannot_be_written_end_the_job_with_the_reason(project: Project) -> None:
-    """The store's place is taken by a file: the job fails, names the path, leaves no server; cleared, it goes
-    on.
-    """
+    """The store's place is taken by a file: the job fails, names the path, leaves no server; cleared, it goes on."""
     (project.root / "results").mkdir()
     (project.root / "results/store").write_text("in the way")
     run = project.measure()
@@ -240,9 +231,7 @@ def small_disk(project: Project) -> Iterator[Project]:
 
 
 def test_a_full_disk_costs_what_does_not_fit(small_disk: Project) -> None:
-    """The disk fills up: a clear line and exit code, points before it are whole, with room the rest is
-    measured.
-    """
+    """The disk fills up: a clear line and exit code, points before it are whole, with room the rest is measured."""
     small_disk.study["experiments"]["load_sweep"]["concurrency"] = list(range(1, 9))
     filler = small_disk.root / "results" / "filler"
     filler.write_bytes(b"x" * 60_000)
@@ -261,9 +250,7 @@ def test_a_full_disk_costs_what_does_not_fit(small_disk: Project) -> None:
 
 
 def test_a_limit_of_sixty_four_open_files_that_cannot_be_raised(project: Project, tmp_path: Path) -> None:
-    """With a hard limit of 64 descriptors for client and server alike the job ends, and every request has its
-    row.
-    """
+    """With a hard limit of 64 descriptors for client and server alike the job ends, and every request has its row."""
     from fake_starts import closed, fake_start
 
     start = fake_start(closed(100, 100), closed(2, 4), knobs={**project.fake}, timeout_s=8.0, stall_s=2.0)

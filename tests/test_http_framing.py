@@ -65,9 +65,7 @@ def test_an_endless_head_is_refused() -> None:
 
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=8), st.lists(st.integers(0, 1000), max_size=12))
 def test_chunked_bodies_come_out_whole_however_they_are_cut(parts: list[bytes], cuts: list[int]) -> None:
-    """Any cutting of a chunked body gives its bytes, its end at the last byte, and counts what follows as
-    excess.
-    """
+    """Any cutting of a chunked body gives its bytes, its end at the last byte, and counts what follows as excess."""
     head = parse_head(head_of("Transfer-Encoding: chunked"))
     assert head is not None
     wire = chunks(*parts, trailer=b"x-time: 3\r\n")

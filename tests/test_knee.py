@@ -42,9 +42,7 @@ def rows(curve, starts=3, repeats=2, noise=0.005, sweep=SWEEP, seed=0, **columns
 
 @pytest.mark.parametrize("limit", [6.0, 11.0, 24.0, 34.0, 45.0])
 def test_a_hard_limit_is_found_between_the_measured_concurrencies(limit):
-    """Batching up to a limit, then flat: the interval holds the limit; 10 % where two points lie beyond
-    it.
-    """
+    """Batching up to a limit, then flat: the interval holds the limit; 10 % where two points lie beyond it."""
     found = knee.fit(rows(lambda c: batching(c, 40, limit)))
     assert found.status == knee.FOUND
     assert found.knee == pytest.approx(limit, rel=0.1 if limit < 32 else 0.3)
@@ -218,9 +216,7 @@ def test_efficiency_is_compared_within_a_start():
 
 
 def sweep_points(limit=8, starts=2, repeats=2):
-    """Whole points of a closed loop: a token takes longer with more requests, and beyond `limit` they
-    queue.
-    """
+    """Whole points of a closed loop: a token takes longer with more requests, and beyond `limit` they queue."""
     rng = np.random.default_rng(4)
     made = []
     for start in range(1, starts + 1):

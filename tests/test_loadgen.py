@@ -132,9 +132,7 @@ def test_a_duration_ends_the_sending_and_lets_the_rest_finish() -> None:
 
 
 def test_metrics_are_polled_and_only_what_matters_is_kept() -> None:
-    """The series holds load and cache figures, no histograms; a server without /metrics gives an empty
-    one.
-    """
+    """The series holds load and cache figures, no histograms; a server without /metrics gives an empty one."""
     text = 'vllm:num_requests_running{a="b"} 3\nvllm:e2e_bucket{le="1"} 4\nprocess_open_fds 9'
     with stub(metrics=lambda: text) as server:
         got = measure(server, closed(2, 0, duration_s=0.5), poll_s=0.05)
@@ -381,9 +379,7 @@ def test_the_points_time_is_a_limit_for_every_kind(kind: str) -> None:
 
 
 def test_nobody_there_is_connect_and_not_a_thousand_tries() -> None:
-    """A port without a server: every request fails as connect, and the run gives up instead of trying them
-    all.
-    """
+    """A port without a server: every request fails as connect, and the run gives up instead of trying them all."""
     with stub() as server:
         pass
     got = measure(server, closed(16, 500))
@@ -436,9 +432,7 @@ def test_a_stream_with_crlf_events_and_late_ends_is_recognised() -> None:
 
 
 def test_redirects_headers_and_keys_work() -> None:
-    """A server that redirects is reached through aiohttp; the key and own header fields come with every
-    request.
-    """
+    """A server that redirects is reached through aiohttp; the key and own header fields come with every request."""
 
     def moved(request: Request) -> bytes:
         return plain("307 Temporary Redirect", b"", f"Location: {inner.url}{request.path}\r\n")
@@ -495,9 +489,7 @@ def test_cancelling_closes_every_connection() -> None:
 
 
 def test_ctrl_c_ends_a_measurement_at_once() -> None:
-    """SIGINT while a server does not answer: the process ends as KeyboardInterrupt, it does not wait for the
-    server.
-    """
+    """SIGINT while a server does not answer: the process ends as KeyboardInterrupt, it does not wait for the server."""
 
     async def never(request: Request, writer: asyncio.StreamWriter) -> bool:
         await asyncio.sleep(60)

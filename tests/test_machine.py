@@ -46,9 +46,7 @@ while True:
 
 
 def test_a_strangers_load_is_foreign_and_our_own_is_not(tmp_path: Path) -> None:
-    """CPU time of a process that is not ours is told with its name; the same process among ours is not
-    counted.
-    """
+    """CPU time of a process that is not ours is told with its name; the same process among ours is not counted."""
     note = tmp_path / "pid"
     subprocess.run([sys.executable, "-c", DAEMON, str(note)], check=True)
     while not (note.exists() and note.read_text()):

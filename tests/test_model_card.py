@@ -1,6 +1,4 @@
-"""A model card is calculated from config.json, agrees with published counts, and says when a formula does
-not hold.
-"""
+"""A model card is calculated from config.json, agrees with published counts, and says when a formula does not hold."""
 
 import json
 
@@ -104,9 +102,7 @@ def test_a_window_that_is_switched_off_is_no_window():
 
 
 def test_flops_per_token_are_two_per_matrix_parameter_plus_attention():
-    """At context 0 two per matrix parameter; attention adds 4 × layers × heads × head_dim a token of
-    context.
-    """
+    """At context 0 two per matrix parameter; attention adds 4 × layers × heads × head_dim a token of context."""
     card = model_card.from_config(QWEN3_1_7B)
     assert card.flops_per_prefill_token(0) == 2 * card.parameters.matrices_active
     slope = card.flops_per_prefill_token(101) - card.flops_per_prefill_token(1)

@@ -1,6 +1,4 @@
-"""Perplexity's parts: texts and their fingerprints, segments, the sum of logprobs, and what a bad server
-leads to.
-"""
+"""Perplexity's parts: texts and their fingerprints, segments, the sum of logprobs, and what a bad server leads to."""
 
 import asyncio
 import json
@@ -52,9 +50,7 @@ def test_a_text_that_cannot_be_used_says_why(tmp_path: Path, content: bytes | No
 
 
 def test_the_corpus_is_read_from_its_parquet_form(tmp_path: Path) -> None:
-    """Rows of the column `text` are joined, empty ones left out: the form in which wikitext-2 is
-    published.
-    """
+    """Rows of the column `text` are joined, empty ones left out: the form in which wikitext-2 is published."""
     file = tmp_path / "test.parquet"
     pq.write_table(pa.table({"text": ["", " = Title = \n", "words"]}), file)
     assert texts_source.parquet_text(file) == " = Title = \n\n\nwords"
@@ -133,9 +129,7 @@ def whole(body: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 def test_a_server_that_halves_has_perplexity_two() -> None:
-    """Every token at probability 1/2: perplexity 2, all tokens but the first of each segment scored, as
-    ids, once.
-    """
+    """Every token at probability 1/2: perplexity 2, all tokens but the first of each segment scored, as ids, once."""
     asked: list[dict[str, Any]] = []
     result = scored(lambda body: (asked.append(body), whole(body))[1])
     rows = result.requests.to_pylist()

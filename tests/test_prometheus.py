@@ -20,9 +20,7 @@ process_cpu_seconds_total
 
 
 def test_keeps_names_and_labels_as_written_and_drops_buckets_and_stamps() -> None:
-    """Every sample but buckets, creation stamps and what is no finite number is there under the server's
-    spelling.
-    """
+    """Every sample but buckets, creation stamps and what is no finite number is there under the server's spelling."""
     metrics = prometheus.parse(TEXT)
     assert metrics['vllm:num_preemptions_total{engine="0",model_name="a"}'] == 3.0
     assert metrics["process_resident_memory_bytes"] == 1048576.0

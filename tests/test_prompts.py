@@ -55,9 +55,7 @@ def test_ids_stay_inside_the_vocabulary_and_off_its_edges(vocab: int) -> None:
 
 
 def test_a_prefix_group_shares_its_prefix_and_nothing_more() -> None:
-    """Requests of a group agree in the shared tokens, differ right after; groups differ; warm-up has other
-    prefixes.
-    """
+    """Requests of a group agree in the shared tokens, differ right after; groups differ; warm-up has other prefixes."""
     workload = Workload(input_tokens=96, output_tokens=1, shared_prefix_tokens=64, prefix_groups=2)
     source = PromptSource(1, "k", 49152)
     prompts = [source.prompt("measured", index, 96, workload).tolist() for index in range(4)]
@@ -70,9 +68,7 @@ def test_a_prefix_group_shares_its_prefix_and_nothing_more() -> None:
 
 
 def test_same_prompt_is_one_prompt_and_the_warm_up_is_not_it() -> None:
-    """The trap of E11: all measured requests are the same prompt, which no warm-up request has put into the
-    cache.
-    """
+    """The trap of E11: all measured requests are the same prompt, which no warm-up request has put into the cache."""
     workload = Workload(input_tokens=48, output_tokens=1, same_prompt=True)
     source = PromptSource(1, "k", 49152)
     same = {tuple(source.prompt("measured", index, 48, workload).tolist()) for index in range(5)}

@@ -38,9 +38,7 @@ def test_constant_arrivals_are_equally_spaced_from_zero() -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(2.0, 18.0), (18.0, 2.0), (0.0, 20.0), (10.0, 10.0)])
 def test_a_ramps_rate_goes_linearly_from_one_to_the_other(low: float, high: float) -> None:
-    """Counts in the quarters of a long ramp are those of the rate's integral, within four standard
-    deviations.
-    """
+    """Counts in the quarters of a long ramp are those of the rate's integral, within four standard deviations."""
     workload = open_loop(arrival="ramp", rate_rps=low, rate_end_rps=high, duration_s=400.0, requests=0)
     times = first(workload, 10**6)
     edges = np.linspace(0, 400, 5)
@@ -57,9 +55,7 @@ def test_the_same_seed_gives_the_same_schedule() -> None:
 
 
 def test_warm_up_arrivals_come_first_on_the_same_axis() -> None:
-    """Warm-up is the schedule's beginning, so the measured arrivals meet a server in the middle of its
-    work.
-    """
+    """Warm-up is the schedule's beginning, so the measured arrivals meet a server in the middle of its work."""
     before, measured = measured_arrivals(open_loop(requests=20), np.random.default_rng(1), 5)
     whole = first(open_loop(), 25)
     assert np.allclose([*before, *measured], whole) and (len(before), len(measured)) == (5, 20)

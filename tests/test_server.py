@@ -67,9 +67,7 @@ def until(condition: Callable[[], bool], within_s: float = 15.0) -> None:
 
 
 def test_a_server_is_ours_answers_and_is_gone_afterwards(tmp_path: Path) -> None:
-    """Within the block our own name is served to our own key; after it neither process nor port nor file is
-    left.
-    """
+    """Within the block our own name is served to our own key; after it neither process nor port nor file is left."""
     start = fake_start(options={"max_num_seqs": 8})
     with server.launch(start, tmp_path / "log", tmp_path / "boot") as live:
         assert live.alive()
@@ -109,9 +107,7 @@ def test_the_key_is_in_no_process_list(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_boot_history_is_controlled(tmp_path: Path) -> None:
-    """The first start on empty caches is «first», the next «restart»; boot="first" empties them, and nothing
-    else.
-    """
+    """The first start on empty caches is «first», the next «restart»; boot="first" empties them, and nothing else."""
     start = fake_start()
     boots = []
     for boot in ("any", "any", "first", "restart"):
@@ -124,9 +120,7 @@ def test_boot_history_is_controlled(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_log_of_each_start_follows_the_last(tmp_path: Path) -> None:
-    """A log holds every start from its first byte; facts come from this start's part, marks cut out a
-    moment's.
-    """
+    """A log holds every start from its first byte; facts come from this start's part, marks cut out a moment's."""
     log = tmp_path / "log"
     with server.launch(fake_start(knobs={"blocks": 100}), log, tmp_path / "a") as first:
         mark = first.log_mark()
@@ -153,9 +147,7 @@ def test_the_log_of_each_start_follows_the_last(tmp_path: Path) -> None:
     ],
 )
 def test_a_server_that_dies_is_quoted(tmp_path: Path, words: str, cause: str, said: str) -> None:
-    """The error has a cause, the server's own words and how it ended; it comes as soon as the process is
-    gone.
-    """
+    """The error has a cause, the server's own words and how it ended; it comes as soon as the process is gone."""
     began = time.monotonic()
     error = dies(tmp_path, words)
     assert error.cause == cause
@@ -299,9 +291,7 @@ def measuring(tmp_path: Path) -> Iterator[Callable[..., "tuple[subprocess.Popen[
 def test_a_signal_to_the_measuring_process_stops_the_server(
     measuring: Callable[..., "tuple[subprocess.Popen[bytes], str, list[int]]"], number: int, tmp_path: Path
 ) -> None:
-    """Ctrl-C, SIGTERM and SIGHUP end the server in good order: it is asked, and nothing is left when we have
-    gone.
-    """
+    """Ctrl-C, SIGTERM and SIGHUP end the server in good order: it is asked, and nothing is left when we have gone."""
     child, _, family = measuring("grandchild")
     child.send_signal(number)
     child.wait(20)
@@ -364,9 +354,7 @@ def foreign() -> Iterator[int]:
 def test_a_lost_race_for_the_port_is_run_again(
     tmp_path: Path, foreign: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The port was taken in between: the server dies, another port is tried, the foreign server is never
-    measured.
-    """
+    """The port was taken in between: the server dies, another port is tried, the foreign server is never measured."""
     free, ports = server_http.free_port, [foreign, foreign]
     monkeypatch.setattr(server_http, "free_port", lambda: ports.pop() if ports else free())
     with server.launch(fake_start(), tmp_path / "log", tmp_path / "boot") as live:
@@ -378,9 +366,7 @@ def test_a_lost_race_for_the_port_is_run_again(
 def test_a_foreign_server_on_the_port_is_never_taken_for_ours(
     tmp_path: Path, foreign: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours hangs, a foreign one answers on its port: not ready, and the error says that another server
-    answers.
-    """
+    """Ours hangs, a foreign one answers on its port: not ready, and the error says that another server answers."""
     monkeypatch.setattr(server_http, "free_port", lambda: foreign)
     knobs = {"faults": [{"do": "hang_at_start"}]}
     error = fails(tmp_path, knobs=knobs, engine_changes={"startup_timeout_s": 1.5, "stop_timeout_s": 1.0})
@@ -444,9 +430,7 @@ def test_an_attached_server_that_is_not_what_it_should_be(tmp_path: Path, foreig
 def test_a_log_without_end_fills_neither_disk_nor_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log is cut at its limit with a mark, its end is kept, reading it is bounded, the server is not held
-    up.
-    """
+    """The log is cut at its limit with a mark, its end is kept, reading it is bounded, the server is not held up."""
     monkeypatch.setattr(server, "LOG_LIMIT_BYTES", 1 << 20)
     knobs = {"faults": [{"do": "log_flood", "mb": 8}]}
     log = tmp_path / "log"

@@ -1,6 +1,4 @@
-"""Streams as servers send them, right and wrong, cut at any byte: tokens, times, and what is wrong with
-them.
-"""
+"""Streams as servers send them, right and wrong, cut at any byte: tokens, times, and what is wrong with them."""
 
 import itertools
 import json
@@ -61,9 +59,7 @@ def test_several_tokens_in_one_event_are_counted_by_the_servers_figures() -> Non
 
 @given(st.lists(st.integers(0, 5000), max_size=40), st.booleans(), st.sampled_from([b"\n", b"\r\n", b"\r"]))
 def test_any_cutting_of_a_stream_gives_the_same_record(cuts: list[int], comments: bool, line: bytes) -> None:
-    """Cut at any bytes, with any line ends and comments: the tokens are the same, each at its last byte's
-    read.
-    """
+    """Cut at any bytes, with any line ends and comments: the tokens are the same, each at its last byte's read."""
     events = [e.replace(b"\n", line) for e in vllm_events(TEXTS)]
     if comments:
         events = [part for e in events for part in (b": ping" + line * 2, e)]
@@ -82,9 +78,7 @@ def test_any_cutting_of_a_stream_gives_the_same_record(cuts: list[int], comments
 
 @given(st.lists(st.text(max_size=12), min_size=1, max_size=12), st.lists(st.integers(0, 9000), max_size=10))
 def test_the_fast_reader_says_what_the_general_one_says(texts: list[str], cuts: list[int]) -> None:
-    """Whatever the text: runs of vLLM events read fast give the record that reading each event as JSON
-    gives.
-    """
+    """Whatever the text: runs of vLLM events read fast give the record that reading each event as JSON gives."""
     events = vllm_events(texts)
     fast = verdict(cut(framed(events), cuts), output_tokens=len(texts))
     other = [e.replace(b'"object":"text_completion"', b'"object": "text_completion"') for e in events]
@@ -94,9 +88,7 @@ def test_the_fast_reader_says_what_the_general_one_says(texts: list[str], cuts: 
 
 
 def test_the_fast_reader_reads_all_but_the_last_events() -> None:
-    """Of n token events the first n − 1 have the known shape; the one with the finish reason is left to
-    JSON.
-    """
+    """Of n token events the first n − 1 have the known shape; the one with the finish reason is left to JSON."""
     wire = framed(vllm_events([f" t{n}" for n in range(20)]))
     run = scan(wire, len(HEAD))
     assert run is not None
@@ -155,9 +147,7 @@ def test_the_parts_of_a_split_character_are_tokens_if_the_total_says_so() -> Non
 
 
 def test_a_usage_figure_in_the_last_chunk_is_the_total_not_a_chunk_of_all_tokens() -> None:
-    """Servers that put the final usage beside the finish reason are not taken for merging everything into one
-    chunk.
-    """
+    """Servers that put the final usage beside the finish reason are not taken for merging everything into one chunk."""
     events = [vllm_chunk(" a", None), vllm_chunk(" b", None), vllm_chunk(" c", usage(5, 3), "length"), DONE]
     assert verdict([framed(events)]) == (None, [0.0] * 3, [1] * 3)
 
@@ -193,9 +183,7 @@ def wrong_streams() -> list[Any]:
 
 @pytest.mark.parametrize(("events", "asked", "cause"), wrong_streams())
 def test_what_is_wrong_with_a_stream_is_named(events: list[bytes], asked: dict[str, int], cause: str) -> None:
-    """Each kind of wrong stream is a failed request with its cause, never a success and never an
-    exception.
-    """
+    """Each kind of wrong stream is a failed request with its cause, never a success and never an exception."""
     assert verdict([framed(events)], **asked)[0] == cause
 
 

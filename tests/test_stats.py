@@ -126,9 +126,7 @@ def test_components_of_unbalanced_data_are_unbiased():
 
 
 def test_interval_of_the_variance_between_starts_covers():
-    """With three starts of five repeats the interval covers the true variance in at least 92 % of 300
-    studies.
-    """
+    """With three starts of five repeats the interval covers the true variance in at least 92 % of 300 studies."""
     hits = 0
     for seed in range(300):
         found = variance.components(_starts(1, 1, 3, 5, seed))

@@ -15,9 +15,7 @@ def _row(record, objective=None):
 
 
 def test_latencies_and_throughput_are_the_planted_ones():
-    """TTFT 50 ms, each gap 10 ms, TPOT 10 ms, E2E 200 ms; throughput is tokens / (last token - first
-    send).
-    """
+    """TTFT 50 ms, each gap 10 ms, TPOT 10 ms, E2E 200 ms; throughput is tokens / (last token - first send)."""
     row = _row(point(closed_rows(concurrency=2, each=10)))
     assert row["ttft_p50_ms"] == pytest.approx(50)
     assert row["itl_max_ms"] == pytest.approx(10)

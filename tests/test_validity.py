@@ -116,9 +116,7 @@ def test_too_few_gaps_counts_gaps():
 
 
 def trap():
-    """The field notes' trap: one prompt for every request with the prefix cache on; first tokens come at
-    once.
-    """
+    """The field notes' trap: one prompt for every request with the prefix cache on; first tokens come at once."""
     metrics = counters(
         {"prefix_cache_queries": 0, "prefix_cache_hits": 0},
         {"prefix_cache_queries": 40 * 64, "prefix_cache_hits": 39 * 48},
@@ -170,9 +168,7 @@ def test_a_single_hit_in_a_million_is_suspect_not_invalid():
 
 
 def test_hits_that_preemptions_account_for_are_noted():
-    """A server may count requests that resume: two preemptions explain up to two requests' tokens, no
-    more.
-    """
+    """A server may count requests that resume: two preemptions explain up to two requests' tokens, no more."""
     before = {"prefix_cache_queries": 0, "prefix_cache_hits": 0, "num_preemptions": 0}
     few = counters(before, {"prefix_cache_queries": 2560, "prefix_cache_hits": 150, "num_preemptions": 2})
     more = counters(before, {"prefix_cache_queries": 2560, "prefix_cache_hits": 170, "num_preemptions": 2})

@@ -1,6 +1,4 @@
-"""The export has vllm bench serve's keys, and its numbers are vLLM's definitions applied to the point's
-rows.
-"""
+"""The export has vllm bench serve's keys, and its numbers are vLLM's definitions applied to the point's rows."""
 
 import json
 import subprocess
@@ -118,9 +116,7 @@ def test_the_keys_are_vllms(record: PointRecord) -> None:
 
 
 def test_the_numbers_are_vllms_definitions(record: PointRecord) -> None:
-    """By hand: two successes of three, 6 tokens in 2 s, latencies from the sent time, gaps between chunks
-    pooled.
-    """
+    """By hand: two successes of three, 6 tokens in 2 s, latencies from the sent time, gaps between chunks pooled."""
     out = export(record)
     assert (out["completed"], out["failed"], out["num_prompts"]) == (2, 1, 3)
     assert (out["duration"], out["output_throughput"], out["request_throughput"]) == (2.0, 3.0, 1.0)

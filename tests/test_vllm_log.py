@@ -26,9 +26,7 @@ def spans(boot: vllm_log.BootLog) -> dict[str, float]:
 
 
 def test_capacity_of_a_gpu_server_whose_blocks_are_overridden() -> None:
-    """Tokens, concurrency and bytes of the KV cache agree with the formula although the memory line is
-    larger.
-    """
+    """Tokens, concurrency and bytes of the KV cache agree with the formula although the memory line is larger."""
     boot = vllm_log.parse(lines(CUDA))
     assert (boot.version, boot.kv_cache_tokens, boot.max_concurrency) == ("0.25.1", 22_048, 5.07)
     assert boot.max_concurrency_tokens == 4352
@@ -57,9 +55,7 @@ def test_capacity_of_a_cpu_server_in_the_later_spelling() -> None:
 def test_how_the_server_runs(
     name: str, eager: bool, graphs: bool, backend: str | None, compile_s: float | None
 ) -> None:
-    """Eager or compiled, graphs or none, backend and dtype are the server's own words; what it does not say
-    is None.
-    """
+    """Eager or compiled, graphs or none, backend and dtype are the server's own words; what it does not say is None."""
     boot = vllm_log.parse(lines(name))
     assert (boot.enforce_eager, boot.graphs, boot.backend, boot.compile_s) == (
         eager,
@@ -72,9 +68,7 @@ def test_how_the_server_runs(
 
 @pytest.mark.parametrize("name", [CUDA, COMPILED, EAGER])
 def test_phases_cover_the_start_up_without_gap_or_overlap(name: str) -> None:
-    """From the process's start to the first answer every second belongs to one phase or is shown as
-    unaccounted.
-    """
+    """From the process's start to the first answer every second belongs to one phase or is shown as unaccounted."""
     first = vllm_log._STAMPED.match(next(line for line in lines(name) if "█  version 0" in line))
     assert first is not None
     start = datetime.strptime(f"2026-{first['stamp']}", "%Y-%m-%d %H:%M:%S").timestamp() - 5.0
@@ -129,9 +123,7 @@ def test_a_log_of_another_server_yields_nothing_instead_of_guesses() -> None:
 
 
 def test_compilation_during_a_measurement_is_an_event() -> None:
-    """JIT and compile lines, warnings and errors of a measurement are told, repeated ones once with their
-    count.
-    """
+    """JIT and compile lines, warnings and errors of a measurement are told, repeated ones once with their count."""
     jit = "(EngineCore pid=1) WARNING 11-29 17:00:00 [jit_monitor.py:137] Triton JIT compilation during inference: f."
     found = vllm_log.events(
         [

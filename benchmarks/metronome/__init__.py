@@ -28,9 +28,7 @@ class Metronome:
 
 
 def compiled(folder: Path) -> Path:
-    """Compile it with the system's C compiler (CC, else cc). Raises CalledProcessError or
-    FileNotFoundError.
-    """
+    """Compile it with the system's C compiler (CC, else cc). Raises CalledProcessError or FileNotFoundError."""
     program = folder / "metronome"
     subprocess.run([os.environ.get("CC", "cc"), "-O2", "-o", str(program), str(SOURCE)], check=True)
     return program

@@ -122,9 +122,7 @@ def _is_job(entry: Path, root: Path) -> bool:
 
 
 def run(project: Project, kills_left: int, draw: random.Random) -> tuple[bool, str | None]:
-    """One Snakemake run, killed after a random number of further points if kills are left: (ended well, how
-    killed).
-    """
+    """One Snakemake run, killed after a random number of further points if kills are left: (ended well, how killed)."""
     process = project.begin("all", "--omit-from", "summarise", "--config", "retry_failed=true")
     before, patience = _noted(project), draw.randint(30, 90)
     how = None

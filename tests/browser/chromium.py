@@ -1,6 +1,4 @@
-"""Debian's chromium without a head, driven over its DevTools protocol: one page, its console and its
-requests.
-"""
+"""Debian's chromium without a head, driven over its DevTools protocol: one page, its console and its requests."""
 
 import asyncio
 import base64
@@ -106,9 +104,7 @@ class Page:
         await self.send("Emulation.setEmulatedMedia", media=kind, features=features)
 
     async def run(self, script: str) -> Any:
-        """Evaluate an expression (a promise is awaited) and return its value. Raises PageError if it
-        throws.
-        """
+        """Evaluate an expression (a promise is awaited) and return its value. Raises PageError if it throws."""
         result = await self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in result:
             raise PageError(str(result["exceptionDetails"].get("exception", {}).get("description")))

@@ -49,9 +49,7 @@ async def until(page: Page, condition: str) -> None:
 def test_nothing_leaves_the_page_and_the_console_stays_empty(
     browse: Browse, papers: dict[str, Path], name: str
 ) -> None:
-    """Opening, pointing at every figure and changing the theme asks for nothing outside and prints
-    nothing.
-    """
+    """Opening, pointing at every figure and changing the theme asks for nothing outside and prints nothing."""
 
     async def scenario(page: Page) -> None:
         await page.size(1280)

@@ -1,6 +1,4 @@
-"""vLLM's routes: models, version, health, metrics, tokenize, completions (streamed or whole), chat
-completions.
-"""
+"""vLLM's routes: models, version, health, metrics, tokenize, completions (streamed or whole), chat completions."""
 
 import asyncio
 import itertools

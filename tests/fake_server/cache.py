@@ -1,6 +1,4 @@
-"""KV blocks with a prefix cache, by vLLM's rules: full blocks are known by the hash of everything up to their
-end.
-"""
+"""KV blocks with a prefix cache, by vLLM's rules: full blocks are known by the hash of everything up to their end."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field

@@ -3,16 +3,13 @@
 A fault is {"do": …} with the place where it happens:
     starts: [1, 3]      only on these starts (counted from 1 in the truth file); left out: on every start
     requests: [2, 5]    only at these completion requests of a start (counted from 1); left out: at every one
-    chance: 0.05        drawn for each start (or request) from `seed`, its number and the fault's place in the
-    list
+    chance: 0.05        drawn for each start (or request) from `seed`, its number and the fault's place in the list
     after: 4            in a stream: after so many output tokens
 
 Of a start:    die_at_start (words: one of WORDS) · slow_start (s) · hang_at_start · ignore_sigterm ·
-slow_stop (s) ·
-               grandchild (a daemon that leaves the group and ignores SIGTERM) · log_flood (mb)
+               slow_stop (s) · grandchild (a daemon that leaves the group and ignores SIGTERM) · log_flood (mb)
 Of a request:  http (status) · die (SIGKILL to itself) · die_engine (error events, then exit 1) · stall (this
-stream) ·
-               halt (the whole scheduler) · error_event · close · reset · garbage · usage (prompt, completion:
+               stream) · halt (the whole scheduler) · error_event · close · reset · garbage · usage (prompt, completion:
                added) · no_usage · no_finish · split (events in pieces)
 """
 

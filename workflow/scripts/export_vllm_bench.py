@@ -1,7 +1,5 @@
 #!/usr/bin/env python3
-"""Points → JSON files with the keys of `vllm bench serve --save-result --save-detailed`, one beside each
-other.
-"""
+"""Points → JSON files with the keys of `vllm bench serve --save-result --save-detailed`, one beside each other."""
 
 import argparse
 import json

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Measure what this machine can do (FLOP/s, bytes a second) with the server's own environment; write it as
-JSON.
+"""Measure what this machine can do (FLOP/s, bytes a second) with the server's own environment; write it as JSON.
 
 A machine that cannot be measured gets a file that says so: points are then measured all the same, and noted
 as not held against the machine. Exit status: 0 a file was written, 1 it could not be.

@@ -1,7 +1,5 @@
 #!/usr/bin/env python3
-"""The paper of a study, reports/<study>.html, from its folder of tables; figures and tables as files beside
-it.
-"""
+"""The paper of a study, reports/<study>.html, from its folder of tables; figures and tables as files beside it."""
 
 import argparse
 import sys

@@ -1,5 +1,4 @@
-"""Carries exchanges through aiohttp: for TLS, proxies (HTTP_PROXY, NO_PROXY), redirects. Stamps are taken per
-read.
+"""Carries exchanges through aiohttp: for TLS, proxies (HTTP_PROXY, NO_PROXY), redirects. Stamps are taken per read.
 
 The same interface as client.RawWire. It costs some 20 µs of CPU a token more, which the point's
 self-knowledge shows.

@@ -15,9 +15,7 @@ _NUMPY = {pa.int32(): np.int32, pa.int64(): np.int64, pa.float64(): np.float64}
 
 
 def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Values of one of the kinds that records.py uses: int32, float64, bool, string. Raises TypeError for
-    others.
-    """
+    """Values of one of the kinds that records.py uses: int32, float64, bool, string. Raises TypeError for others."""
     valid = np.fromiter((value is not None for value in values), dtype=bool, count=len(values))
     if kind == pa.string():
         return _strings(values, valid)

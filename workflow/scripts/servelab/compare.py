@@ -1,10 +1,8 @@
 """Two studies side by side: what changed in settings and versions, and which differences both could see.
 
 A load is comparable if experiment kind, model, server options and workload are the same in both. Its ratio
-is of
-the server starts' means of logarithms, the start being the unit (variance.py); a percentile enters as one
-value a
-point, never pooled over points. A difference is seen if the ratio's interval excludes 1.
+is of the server starts' means of logarithms, the start being the unit (variance.py); a percentile enters as one
+value a point, never pooled over points. A difference is seen if the ratio's interval excludes 1.
 """
 
 import json

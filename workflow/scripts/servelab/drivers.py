@@ -150,8 +150,7 @@ class ClosedLoop:
 
 
 class OpenLoop:
-    """Requests are sent on a schedule, whatever the server does; `RunLimits.max_concurrency` holds back,
-    never drops.
+    """Requests are sent on a schedule, whatever the server does; `RunLimits.max_concurrency` holds back, never drops.
 
     One request alone warms the shape up, then the schedule's first arrivals are warm-up, so that the measured
     ones meet a server in the middle of its work. Latency counts from the intended start.
@@ -198,9 +197,7 @@ class OpenLoop:
         self._send_due()
 
     def _send_due(self) -> None:
-        """Send what is due and come back for the next; never early: the last fraction of a timer tick is
-        polled.
-        """
+        """Send what is due and come back for the next; never early: the last fraction of a timer tick is polled."""
         while self._at < len(self._times) and self.sender.stopped is None:
             time, role = self._times[self._at]
             intended = self._zero + time

@@ -16,8 +16,7 @@ from servelab.stats import mean_interval
 
 @dataclass(frozen=True)
 class Efficiency:
-    """speedup and its interval (None with one start that both were measured on); efficiency = speedup /
-    concurrency.
+    """speedup and its interval (None with one start that both were measured on); efficiency = speedup / concurrency.
 
     base: the concurrency that it is measured against. starts: how many starts have both.
     """

@@ -1,5 +1,4 @@
-"""How a vLLM server is called: engine + model + options → command line and environment. Pure, nothing starts
-here.
+"""How a vLLM server is called: engine + model + options → command line and environment. Pure, nothing starts here.
 
 The command is a list and never meets a shell. Values are joined to their flag (`--model=…`), so that no value
 of a config can pass for an option. The key of the server travels in the environment, not on the command line.
@@ -176,8 +175,7 @@ def record_boot(boot_dir: Path, version: str | None) -> int:
 
 
 def installed_version(python: str) -> str | None:
-    """vLLM's version in an interpreter's environment, read from the folder names there; None if there is
-    none.
+    """vLLM's version in an interpreter's environment, read from the folder names there; None if there is none.
 
     Starts nothing. `python` is the interpreter's path in that environment, e.g. /env/bin/python.
     """

@@ -96,9 +96,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Packed:
-    """The reads of a finished exchange. `size` is the number of bytes before compression, 0 where there was
-    none.
-    """
+    """The reads of a finished exchange. `size` is the number of bytes before compression, 0 where there was none."""
 
     times: "array[float]"
     sizes: "array[int]"

@@ -163,9 +163,7 @@ def _selected(table: Table, where: Mapping[str, object]) -> tuple[pd.DataFrame, 
 
 
 def _relative_error(_: Sequence[Analysis], points: pd.DataFrame) -> Counterpart | None:
-    """Bytes per token of the log against the formula: the measured ratio's distance comes from
-    kv_capacity.
-    """
+    """Bytes per token of the log against the formula: the measured ratio's distance comes from kv_capacity."""
     return _from_table("kv_capacity", "kv_capacity", "relative_error_pct", {})(_, points)
 
 

@@ -92,9 +92,7 @@ class Body:
             self.done = self._left == 0
 
     def feed(self, data: bytes) -> bytes:
-        """The body's own bytes in `data`. Bytes after the end are counted in `excess`. Raises
-        FramingError.
-        """
+        """The body's own bytes in `data`. Bytes after the end are counted in `excess`. Raises FramingError."""
         if self.done:
             self.excess += len(data)
             return b""
@@ -133,9 +131,7 @@ class Body:
         return b"".join(out)
 
     def _take_line(self, data: bytes, at: int) -> int:
-        """Collect a line of framing (chunk size, the line end after a chunk, a trailer) and act on its
-        end.
-        """
+        """Collect a line of framing (chunk size, the line end after a chunk, a trailer) and act on its end."""
         stop = data.find(b"\n", at)
         self._line += data[at : stop + 1] if stop >= 0 else data[at:]
         if len(self._line) > MAX_CHUNK_LINE_BYTES:

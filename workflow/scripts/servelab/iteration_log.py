@@ -22,8 +22,7 @@ _STEP = re.compile(
 
 
 def totals(lines: Iterable[str]) -> dict[str, int]:
-    """Sums over the steps of a log: steps, context_tokens, generation_requests, generation_tokens; {}
-    without steps.
+    """Sums over the steps of a log: steps, context_tokens, generation_requests, generation_tokens; {} without steps.
 
     A resumed request that has output tokens already counts as generation, with all the tokens it computes.
     """

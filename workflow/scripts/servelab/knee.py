@@ -3,8 +3,7 @@
 1. Every family of `knee_models` is fitted to the mean logarithms by least squares on its grid.
 2. Families are compared by leaving out one concurrency at a time and predicting it.
 3. The data are resampled: residuals of starts (of repeats with one start, of the fit with single values),
-pooled
-   over concurrencies and inflated to their degrees of freedom, are drawn again; a family is drawn with a
+   pooled over concurrencies and inflated to their degrees of freedom, are drawn again; a family is drawn with a
    weight that its prediction error gives it; among the curves that fit a resample equally well one is drawn.
    So breaks that the points cannot tell apart are all in the interval.
 4. Each drawn knee is blurred by CORNER, since a real server's corner is rounder than the curve's.
@@ -38,9 +37,7 @@ FOUND, RISING, SATURATED, TOO_FEW = "found", "rising", "saturated", "too_few"
 
 @dataclass(frozen=True)
 class Curve:
-    """A fitted curve: family, its parameters, scale; error: root mean square of its held-out predictions
-    (log).
-    """
+    """A fitted curve: family, its parameters, scale; error: root mean square of its held-out predictions (log)."""
 
     family: str
     parameters: Mapping[str, float]
@@ -89,9 +86,7 @@ class KneeResult:
 
 @dataclass(frozen=True)
 class _Sample:
-    """Mean logarithms [n] at the concurrencies [n], and pooled residuals of one value with how many make a
-    mean.
-    """
+    """Mean logarithms [n] at the concurrencies [n], and pooled residuals of one value with how many make a mean."""
 
     concurrency: Floats
     mean: Floats
@@ -189,9 +184,7 @@ def fit_means(
 
 
 def located(draws: Floats, concurrency: Floats) -> tuple[str, float | None, float | None, float | None]:
-    """(status, knee, low, high) from drawn knees; what lies outside the measured range is not
-    extrapolated.
-    """
+    """(status, knee, low, high) from drawn knees; what lies outside the measured range is not extrapolated."""
     first, last = float(concurrency[0]), float(concurrency[-1])
     if float((draws > last).mean()) >= 0.5:
         low = float(np.percentile(draws, 2.5, method="lower"))
@@ -205,9 +198,7 @@ def located(draws: Floats, concurrency: Floats) -> tuple[str, float | None, floa
 
 
 def _parts(curves: Grid, families: tuple[str, ...], count: int) -> dict[str, slice]:
-    """Family → its place in the grid; families with more parameters than the points can hold out are left
-    away.
-    """
+    """Family → its place in the grid; families with more parameters than the points can hold out are left away."""
     edges = np.searchsorted(curves.family, np.arange(len(families) + 1))
     found = {}
     for name, begin, end in zip(families, edges[:-1], edges[1:], strict=True):
@@ -218,9 +209,7 @@ def _parts(curves: Grid, families: tuple[str, ...], count: int) -> dict[str, sli
 
 
 def _squares(shapes: Floats, means: Floats, weights: Floats | None = None) -> Floats:
-    """Least sum of squares [G, B] of means [B, n] about scale × shapes [G, n], the scale fitted; weights
-    [n].
-    """
+    """Least sum of squares [G, B] of means [B, n] about scale × shapes [G, n], the scale fitted; weights [n]."""
     w = np.ones(shapes.shape[1]) if weights is None else weights
     m = shapes - (shapes @ w / w.sum())[:, None]
     y = means - (means @ w / w.sum())[:, None]
@@ -255,9 +244,7 @@ def _drawn(curves: Grid, part: slice, means: Floats, spread: float, rng: np.rand
 
 
 def _resample(sample: _Sample, spread: float, rng: np.random.Generator) -> Floats:
-    """Resampled means [DRAWS, n]: pooled residuals drawn again, with at least the variance that the fit left
-    over.
-    """
+    """Resampled means [DRAWS, n]: pooled residuals drawn again, with at least the variance that the fit left over."""
     n = sample.mean.size
     if not sample.residuals.size:
         return sample.mean + rng.normal(0, np.sqrt(spread), (DRAWS, n))
@@ -294,9 +281,7 @@ def _sample(usable: pd.DataFrame, metric: str) -> _Sample:
 
 
 def _start_residuals(cells: pd.DataFrame) -> tuple[Floats, int]:
-    """(residuals, degrees of freedom) of start means about concurrency and start effects; none with one
-    start.
-    """
+    """(residuals, degrees of freedom) of start means about concurrency and start effects; none with one start."""
     starts, at = cells["start"].nunique(), cells["c"].nunique()
     if starts < 2:
         return np.empty(0), 0

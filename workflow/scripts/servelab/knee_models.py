@@ -7,15 +7,15 @@ product.
 The knee is where throughput stops following concurrency: the concurrency from which one percent more of it
 brings less than ELASTICITY percent more throughput. Where a curve has a break, that is the break.
 
-    linear       c                              nothing limits: no knee
-    power        c^b                            follows, but less than proportionally: no knee unless b is
-    small saturating   c / (1 + c/a)                  a step costs a fixed part and a part for each request
-    (batching) roofline     min(c, k)                      linear, then a hard limit (slots, KV cache)
-    falling      min(c, k) × (k/c)^r beyond k   a hard limit, and loss beyond it (preemption)
-    capped       saturating up to k, flat       batching, then a hard limit
-    capped_falling                              the same with loss beyond the limit
-    usl          c / (1 + s(c-1) + m c(c-1))    universal scalability law (Gunther 1993): contention and
-    coherency segmented    c^b up to k, then c^g          two straight lines on logarithmic axes
+    linear          c                               nothing limits: no knee
+    power           c^b                             follows less than proportionally: no knee unless b is small
+    saturating      c / (1 + c/a)                   a step costs a fixed part and a part for each request (batching)
+    roofline        min(c, k)                       linear, then a hard limit (slots, KV cache)
+    falling         min(c, k) × (k/c)^r beyond k    a hard limit, and loss beyond it (preemption)
+    capped          saturating up to k, flat        batching, then a hard limit
+    capped_falling  saturating up to k, falling     the same with loss beyond the limit
+    usl             c / (1 + s(c-1) + m c(c-1))     universal scalability law (Gunther 1993): contention, coherency
+    segmented       c^b up to k, then c^g           two straight lines on logarithmic axes
 """
 
 from collections.abc import Mapping

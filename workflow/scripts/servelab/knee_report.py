@@ -1,6 +1,4 @@
-"""E1's tables and findings: every load with intervals, efficiency, the knee with its interval, the fitted
-curve.
-"""
+"""E1's tables and findings: every load with intervals, efficiency, the knee with its interval, the fitted curve."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,9 +20,7 @@ _FALL = 0.02
 
 
 def analyse(data: StudyData, name: str, kind: str) -> Analysis:
-    """Tables `load_sweep`, `knee`, `knee_curve`, `knee_models` (by template) and the findings of one load
-    sweep.
-    """
+    """Tables `load_sweep`, `knee`, `knee_curve`, `knee_models` (by template) and the findings of one load sweep."""
     missing = comparison.nothing(data, kind, name, changes_server=False)
     if missing is not None:
         return missing
@@ -123,9 +119,7 @@ def _models(results: list[tuple[dict[str, Any], pd.DataFrame, KneeResult]]) -> p
 
 
 def _curves(results: list[tuple[dict[str, Any], pd.DataFrame, KneeResult]]) -> pd.DataFrame:
-    """The best curve of each series at 120 concurrencies of the measured range, in the unit it was fitted
-    in.
-    """
+    """The best curve of each series at 120 concurrencies of the measured range, in the unit it was fitted in."""
     made = []
     for group, same, found in results:
         if found.curve is None:
@@ -215,9 +209,7 @@ def _efficiency_findings(name: str, group: dict[str, Any], usable: pd.DataFrame)
 
 
 def _fall_findings(data: StudyData, name: str, group: dict[str, Any], usable: pd.DataFrame) -> list[Finding]:
-    """Throughput at the highest concurrency against the highest throughput: does more load cost
-    throughput?
-    """
+    """Throughput at the highest concurrency against the highest throughput: does more load cost throughput?"""
     loads = {float(g["concurrency"]): rows for g, rows in comparison.groups(usable, ("concurrency",))}
     means = {c: comparison.level(rows, "output_throughput_tok_s").value for c, rows in loads.items()}
     known = {c: value for c, value in means.items() if value}

@@ -21,8 +21,7 @@ class LimitsError(Exception):
 
 
 def measure(python: str, device: str, dtypes: Sequence[str] = (), budget_s: float = 1.5) -> dict[str, Any]:
-    """Limits of this machine: {"flops": FLOP/s, "bytes_per_s": B/s, "cache_bytes": B, "source": "measured",
-    …}.
+    """Limits of this machine: {"flops": FLOP/s, "bytes_per_s": B/s, "cache_bytes": B, "source": "measured", …}.
 
     python: interpreter of the server's environment. device: engine device (cpu, cuda, rocm). dtypes: of
     matrix products; left out, bfloat16 and float32. About 15 s. Raises LimitsError.

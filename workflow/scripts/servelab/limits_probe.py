@@ -44,9 +44,7 @@ def synchronise(device: str) -> None:
 
 
 def matrix_products(device: str, names: list[str], budget_s: float) -> dict[str, float]:
-    """FLOP/s of square matrix products (2 n³ operations), the best size for each dtype that the device
-    takes.
-    """
+    """FLOP/s of square matrix products (2 n³ operations), the best size for each dtype that the device takes."""
     found: dict[str, float] = {}
     for name in names:
         for size in SIZES[device]:

@@ -46,9 +46,7 @@ KINDS = ("closed", "open", "interference")
 
 @dataclass(frozen=True)
 class Target:
-    """A server that answers. base_url: with or without `/v1` at its end. model: the name it is served
-    under.
-    """
+    """A server that answers. base_url: with or without `/v1` at its end. model: the name it is served under."""
 
     base_url: str
     model: str
@@ -88,8 +86,7 @@ async def run(
     alive: Callable[[], bool],
     parse: Parse | None = None,
 ) -> Measurement:
-    """Put a workload on a server. Every request that was asked for is a row of the result, failed ones with a
-    cause.
+    """Put a workload on a server. Every request that was asked for is a row of the result, failed ones with a cause.
 
     alive: whether the server process still lives; asked four times a second. parse: text of /metrics → {name:
     value}; servelab.prometheus.parse if left out. Raises ValueError for a workload that cannot be run;

@@ -93,8 +93,7 @@ class Watch:
         return self
 
     def stop(self) -> dict[str, Any]:
-        """What happened since start, for PointMeta.machine: plain values, a reading that is not there left
-        out.
+        """What happened since start, for PointMeta.machine: plain values, a reading that is not there left out.
 
         foreign_cpus: CPUs that other processes kept busy on average; foreign_top: the busiest of them (name,
         CPUs);

@@ -1,9 +1,7 @@
-"""One server start: look up its points in the store, start the server for what is missing, measure, keep,
-show.
+"""One server start: look up its points in the store, start the server for what is missing, measure, keep, show.
 
 A failed point is data: it is kept with its cause and the rest goes on, on a new process if the server died. A
-bug
-of ours is not a failed point: it leaves as the exception it is.
+bug of ours is not a failed point: it leaves as the exception it is.
 """
 
 import asyncio
@@ -71,9 +69,7 @@ class Places:
         return cls(root, Store(root / "results/store"))
 
     def boot_dir(self, start: ServerStart) -> Path:
-        """Compile caches and boot history of a server configuration; emptied before a first start is
-        measured.
-        """
+        """Compile caches and boot history of a server configuration; emptied before a first start is measured."""
         return self.root / "resources/boot" / digest(start.server_identity(), 16)
 
 

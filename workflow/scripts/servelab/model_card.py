@@ -185,9 +185,7 @@ class ModelCard:
 
 
 def from_folder(path: Path) -> ModelCard | None:
-    """The card of a model folder; None if it holds no config.json. Raises ValueError for one that is no
-    model's.
-    """
+    """The card of a model folder; None if it holds no config.json. Raises ValueError for one that is no model's."""
     file = path / "config.json" if path.is_dir() else path
     if not file.is_file():
         return None
@@ -195,9 +193,7 @@ def from_folder(path: Path) -> ModelCard | None:
 
 
 def from_config(config: Mapping[str, Any]) -> ModelCard:
-    """The card of a config.json's content. Raises ValueError naming the key that is missing or no positive
-    count.
-    """
+    """The card of a config.json's content. Raises ValueError naming the key that is missing or no positive count."""
     text = config.get("text_config")
     model = {**config, **text} if isinstance(text, Mapping) else dict(config)
     hidden, heads = _count(model, "hidden_size", "n_embd"), _count(model, "num_attention_heads", "n_head")

@@ -28,8 +28,7 @@ TIED_BY_DEFAULT = ("gemma", "gemma2", "gemma3_text", "gpt2", "opt")
 
 @dataclass(frozen=True)
 class Parameters:
-    """Parameter counts. total: all, tied embeddings once. matrices: layer matrices that a token is multiplied
-    by.
+    """Parameter counts. total: all, tied embeddings once. matrices: layer matrices that a token is multiplied by.
 
     matrices_active: those that one token uses (of a mixture of experts, its own experts). embedding: the
     table; vectors: norms and biases.
@@ -94,9 +93,7 @@ def _attention(
 
 
 def _latent_attention(config: Mapping[str, Any], hidden: int, heads: int) -> tuple[int, int]:
-    """(matrix, vector) parameters of one layer of multi-head latent attention (DeepSeek-V2, arXiv
-    2405.04434).
-    """
+    """(matrix, vector) parameters of one layer of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434)."""
     nope, rope = int(config["qk_nope_head_dim"]), int(config["qk_rope_head_dim"])
     latent, values = int(config["kv_lora_rank"]), int(config["v_head_dim"])
     query_rank = int(config.get("q_lora_rank") or 0)

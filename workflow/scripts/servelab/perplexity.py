@@ -1,5 +1,4 @@
-"""Perplexity of a fixed text through the server itself: prompt_logprobs, one segment a request, one at a
-time.
+"""Perplexity of a fixed text through the server itself: prompt_logprobs, one segment a request, one at a time.
 
 Token ids are made by the server's own tokenizer (`/tokenize`) and sent as ids, so that nothing is tokenized
 twice; their digest is kept, and points are compared only if it is the same. Perplexity of a set of segments

@@ -1,5 +1,4 @@
-"""Whose processes are running, read from /proc: descendants, members of a session, bearers of our mark. Linux
-only.
+"""Whose processes are running, read from /proc: descendants, members of a session, bearers of our mark. Linux only.
 
 Used by the supervisor, which runs without site-packages: standard library only.
 """
@@ -90,9 +89,7 @@ def kill(each: Process, number: int = signal.SIGKILL) -> None:
 
 
 def kill_marked(mark: str, within_s: float = 10.0) -> list[int]:
-    """SIGKILL everything that bears `mark`, again and again until nothing does. Returns pids that would not
-    go.
-    """
+    """SIGKILL everything that bears `mark`, again and again until nothing does. Returns pids that would not go."""
     deadline = time.monotonic() + within_s
     while True:
         left = [each for each in marked(mark) if each.state not in ("Z", "X") and each.pid != os.getpid()]

@@ -57,8 +57,7 @@ def labels(sample: str) -> dict[str, str]:
 
 
 def cache_config(metrics: Mapping[str, float]) -> dict[str, str]:
-    """What the engine says about its KV cache (labels of vllm:cache_config_info): block_size, num_gpu_blocks,
-    …
+    """What the engine says about its KV cache (labels of vllm:cache_config_info): block_size, num_gpu_blocks, …
 
     Of several engines the first is taken; {} if the server does not say.
     """

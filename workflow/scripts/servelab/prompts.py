@@ -34,9 +34,7 @@ class PromptSource:
     vocab_size: int = 0
 
     def id_range(self) -> tuple[int, int]:
-        """[low, high) of the ids used: without the vocabulary's edges where it is large enough to spare
-        them.
-        """
+        """[low, high) of the ids used: without the vocabulary's edges where it is large enough to spare them."""
         high = self.vocab_size or UNKNOWN_VOCAB
         if high >= 8 * EDGE_IDS:
             return EDGE_IDS, high - EDGE_IDS
@@ -86,7 +84,5 @@ def prefix_group(workload: Workload, index: int, role: str = "measured") -> int 
 
 
 def words(ids: Ids) -> str:
-    """Ids as text, for chat endpoints that take no ids: one short word an id; their number of tokens is not
-    exact.
-    """
+    """Ids as text, for chat endpoints that take no ids: one short word an id; their number of tokens is not exact."""
     return " ".join(f"w{token:x}" for token in ids.tolist())

@@ -1,5 +1,4 @@
-"""E12: what to set for the study's objective, from what was measured, with the points it rests on and its
-price.
+"""E12: what to set for the study's objective, from what was measured, with the points it rests on and its price.
 
 A setting is recommended only where the study's own points support it; otherwise it is «not measured» and the
 server's default stays. What a recommendation costs is said with it.
@@ -146,8 +145,7 @@ def _paths(*parts: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _concurrency(rows: pd.DataFrame, objective: Objective) -> Advice:
-    """The largest measured concurrency at which it and all below meet the objective, on the best server of
-    a sweep.
+    """The largest measured concurrency at which it and all below meet the objective, on the best server of a sweep.
 
     Without an objective: the smallest concurrency within 5 % of the best throughput.
     """

@@ -2,8 +2,7 @@
 
 A reference is config/references/<name>.csv with the columns id, experiment, model, condition, metric, unit,
 value, low, high, status, note. A matcher (see field_notes.py) finds what this study has for an id;
-«nothing» is
-an answer too.
+«nothing» is an answer too.
 
 A matcher reads the points (one row a point) or an experiment's tables. Where the nearest condition is not the
 reference's own, the counterpart says which it is. Absolute values of another machine or model are never

@@ -99,8 +99,7 @@ def spread(rows: pd.DataFrame, quantity: str, tolerance: float) -> dict[str, Any
 
 
 def visible_differences(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Smallest difference in throughput that two settings would have to show, for several designs, in
-    percent.
+    """Smallest difference in throughput that two settings would have to show, for several designs, in percent.
 
     80 % power at the 5 % level, with the variances of these rows and the degrees of freedom of their starts.
     [] where the variance between starts is not known.

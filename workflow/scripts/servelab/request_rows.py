@@ -82,8 +82,7 @@ def requests_table(exchanges: Iterable[Exchange], zero: float) -> pa.Table:
 
 
 def window(requests: pa.Table, steady_s: tuple[float, float] | None, zero: float) -> dict[str, float]:
-    """First send and last token of the measured requests (those of a victim's point: victim and inserted),
-    steady time.
+    """First send and last token of the measured requests (those of a victim's point: victim and inserted), steady time.
 
     All in seconds on the point's clock; what did not happen is left out.
     """

@@ -120,9 +120,7 @@ def request_times(requests: pa.Table, roles: tuple[str, ...], open_loop: bool) -
 
 
 def gaps_within(times: RequestTimes, start_s: float, end_s: float) -> tuple[Floats, Ints]:
-    """Gaps (and tokens that end them) that overlap a window: a stall that began before it and ends in it
-    counts.
-    """
+    """Gaps (and tokens that end them) that overlap a window: a stall that began before it and ends in it counts."""
     ends = times.chunk_s[1:][times._inner()]
     begins = ends - times.gaps_s
     inside = (ends > start_s) & (begins < end_s)
@@ -130,9 +128,7 @@ def gaps_within(times: RequestTimes, start_s: float, end_s: float) -> tuple[Floa
 
 
 def turn_of_slot(times: RequestTimes) -> Ints:
-    """Which request of its closed-loop slot each one was [n], from 0 in order of sending; -1 without a
-    slot.
-    """
+    """Which request of its closed-loop slot each one was [n], from 0 in order of sending; -1 without a slot."""
     order = np.lexsort((times.sent_s, times.slot))
     slots = times.slot[order]
     begins = (

@@ -12,8 +12,7 @@ ARRIVALS = ("poisson", "constant", "gamma", "ramp", "trace")
 
 
 def arrivals(workload: Workload, random: np.random.Generator) -> Iterator[float]:
-    """Times of arrival in seconds from the first possible one (0), ascending; without end unless ramp or
-    trace.
+    """Times of arrival in seconds from the first possible one (0), ascending; without end unless ramp or trace.
 
     poisson: exponential gaps. constant: equal gaps, the first arrival at 0. gamma: gaps of shape `burstiness`
     and mean 1/rate (burstiness 1 is poisson, smaller is burstier; as `vllm bench serve`). ramp: a Poisson

@@ -1,8 +1,7 @@
 """What the drivers of all workloads share: building requests ahead, sending, watching over those in flight.
 
 One timer every 10 ms does everything that is neither sending nor stamping, in slices so small that they delay
-no
-stamp that matters: it samples the loop's lag, packs finished exchanges, builds requests ahead, and every 250
+no stamp that matters: it samples the loop's lag, packs finished exchanges, builds requests ahead, and every 250
 ms looks for stalled streams, the end of the point's time and a dead server.
 """
 
@@ -115,9 +114,7 @@ class Sender:
         return exchange
 
     def build_ahead(self, count: int) -> None:
-        """Build measured requests before the clock runs: all `count`, or as many as 64 MB or a second
-        allow.
-        """
+        """Build measured requests before the clock runs: all `count`, or as many as 64 MB or a second allow."""
         began, size = perf_counter(), 0
         while len(self._ahead) < count and size < AHEAD_BYTES and perf_counter() - began < AHEAD_BUILD_S:
             exchange = self._build_next()

@@ -91,9 +91,7 @@ class Server:
     given_up: bool = False
 
     def alive(self) -> bool:
-        """Whether the process lives; of an attached server, whether nothing to the contrary is known. Costs
-        nothing.
-        """
+        """Whether the process lives; of an attached server, whether nothing to the contrary is known. Costs nothing."""
         return self.life is None or (self.life.running() and not self.given_up)
 
     def survived(self) -> bool:
@@ -317,9 +315,7 @@ def metrics(target: Target) -> dict[str, float]:
 
 
 def attach(start: ServerStart) -> Server:
-    """Look at a server that is not ours. Raises ServerStartError if it does not answer or serves another
-    model.
-    """
+    """Look at a server that is not ours. Raises ServerStartError if it does not answer or serves another model."""
     spec = start.engine
     key = os.environ.get(spec.api_key_env, "") if spec.api_key_env else ""
     if spec.api_key_env and not key:

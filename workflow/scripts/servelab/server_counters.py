@@ -25,9 +25,7 @@ WAITING = "vllm:num_requests_waiting"
 
 
 def delta(meta: PointMeta, name: str) -> int | None:
-    """Counter after the point minus before, summed over engines; None if either is missing or it went
-    down.
-    """
+    """Counter after the point minus before, summed over engines; None if either is missing or it went down."""
     after = prometheus.value(meta.metrics.get("after", {}), name)
     before = prometheus.value(meta.metrics.get("before", {}), name)
     if after is None or before is None or after < before:

@@ -22,8 +22,7 @@ _watching = threading.Lock()
 
 @contextlib.contextmanager
 def as_interrupt() -> Iterator[None]:
-    """Within this, SIGTERM and SIGHUP raise KeyboardInterrupt (in asyncio: cancel the main task, as Ctrl-C
-    does).
+    """Within this, SIGTERM and SIGHUP raise KeyboardInterrupt (in asyncio: cancel the main task, as Ctrl-C does).
 
     Does nothing outside the main thread, where Python has no signal handlers.
     """

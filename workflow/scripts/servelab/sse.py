@@ -1,5 +1,4 @@
-"""A streamed answer as it arrived (bytes and stamps) → which tokens came when, and whether the answer is
-right.
+"""A streamed answer as it arrived (bytes and stamps) → which tokens came when, and whether the answer is right.
 
 Runs after the point, or on the side for the few streams whose tokens steer a workload. Events are parsed as
 the WHATWG HTML standard says (section 9.2.6 «Interpreting an event stream»); what a token-carrying chunk is,
@@ -19,9 +18,7 @@ DETAIL_CHARS = 500
 
 
 class EventStream:
-    """Splits an event stream into the data of its events, whatever the boundaries at which its bytes
-    arrive.
-    """
+    """Splits an event stream into the data of its events, whatever the boundaries at which its bytes arrive."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -31,9 +28,7 @@ class EventStream:
         self._first = True
 
     def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
-        """(event name, data) of every event that these bytes complete. Comments and other fields are
-        skipped.
-        """
+        """(event name, data) of every event that these bytes complete. Comments and other fields are skipped."""
         if self._after_cr and data.startswith(b"\n"):
             data = data[1:]
             self._after_cr = False
@@ -212,8 +207,7 @@ class Tally:
 
 
 def judge(record: StreamRecord, input_asked: int | None, output_asked: int) -> tuple[str | None, str | None]:
-    """(cause, detail) of a stream whose transport ended well; (None, None) if it is a success (spec:
-    Definitions).
+    """(cause, detail) of a stream whose transport ended well; (None, None) if it is a success (spec: Definitions).
 
     input_asked None: the prompt's length in tokens is not ours to know (chat templates), so it is not
     compared.
@@ -236,9 +230,7 @@ def judge(record: StreamRecord, input_asked: int | None, output_asked: int) -> t
 
 
 def tally_reads(bodies: Iterable[tuple[int, bytes]], tally: Tally, stream: EventStream) -> Iterator[int]:
-    """Feed body bytes as (read number, bytes) to a tally; yields after each read the tokens counted so
-    far.
-    """
+    """Feed body bytes as (read number, bytes) to a tally; yields after each read the tokens counted so far."""
     for at, body in bodies:
         for name, data in stream.feed(body):
             tally.event(at, name, data)
@@ -246,9 +238,7 @@ def tally_reads(bodies: Iterable[tuple[int, bytes]], tally: Tally, stream: Event
 
 
 def error_words(value: object) -> str:
-    """The words of an error object as servers write them: {"error": {"message": …}}, {"message": …},
-    {"detail": …}.
-    """
+    """The words of an error object as servers write them: {"error": {"message": …}}, {"message": …}, {"detail": …}."""
     if isinstance(value, dict):
         for name in ("error", "message", "detail"):
             if value.get(name):

@@ -34,9 +34,7 @@ class Interval:
 
 
 def percentile(values: ArrayLike, q: float) -> float | None:
-    """The q-th percentile (0 to 100), linear between order statistics (Hyndman & Fan 1996, type 7); None if
-    empty.
-    """
+    """The q-th percentile (0 to 100), linear between order statistics (Hyndman & Fan 1996, type 7); None if empty."""
     array = np.asarray(values, dtype=float)
     return float(np.percentile(array, q)) if array.size else None
 
@@ -76,8 +74,7 @@ def percentile_interval(values: ArrayLike, q: float, level: float = LEVEL) -> In
 def bootstrap_percentile(
     groups: Sequence[ArrayLike], q: float, level: float = LEVEL, resamples: int = 400, seed: int = 1
 ) -> Interval | None:
-    """Interval of a percentile of pooled values that come in groups (gaps of one request): requests are
-    resampled.
+    """Interval of a percentile of pooled values that come in groups (gaps of one request): requests are resampled.
 
     Gaps of one request depend on each other, so whole requests are drawn with replacement (the cluster
     bootstrap, Davison & Hinkley 1997, 3.8); percentile interval. None with fewer than 6 groups, or fewer
@@ -101,9 +98,7 @@ def bootstrap_percentile(
 
 
 def _weighted_percentile(ordered: Floats, counts: NDArray[np.int64], q: float) -> float:
-    """Type-7 percentile of `ordered` with each value standing `counts` times; the repeats are never written
-    out.
-    """
+    """Type-7 percentile of `ordered` with each value standing `counts` times; the repeats are never written out."""
     ends = np.cumsum(counts)
     position = (ends[-1] - 1) * q / 100
     left = int(np.searchsorted(ends, math.floor(position), side="right"))
@@ -119,9 +114,7 @@ def bootstrap(
     resamples: int = 1000,
     seed: int = 1,
 ) -> Interval | None:
-    """Bootstrap interval of any statistic over requests (bias-corrected and accelerated); None under 6
-    values.
-    """
+    """Bootstrap interval of any statistic over requests (bias-corrected and accelerated); None under 6 values."""
     array = np.asarray(values, dtype=float)
     if array.size < 6:
         return None

@@ -34,8 +34,7 @@ _FIXED = len(b',"completion_tokens":}}\n\n')
 
 @dataclass(frozen=True)
 class Scan:
-    """A run of events of the known shape: byte offset of each event's last byte [n], running token counts
-    [n].
+    """A run of events of the known shape: byte offset of each event's last byte [n], running token counts [n].
 
     end: offset of the first byte that does not belong to the run, a chunk's beginning.
     """

@@ -57,8 +57,7 @@ _WITHOUT_LATENCY = ("perplexity", "boot")
 
 
 def row(record: PointRecord, kind: str, path: str, objective: Objective | None) -> dict[str, Any]:
-    """One point as a row: every name of COLUMNS, None where it was not measured; verdict and reasons stay
-    None.
+    """One point as a row: every name of COLUMNS, None where it was not measured; verdict and reasons stay None.
 
     kind: the experiment's kind. path: the point's file. objective: what goodput is measured against.
     A failed point keeps what can still be said of it. Definitions: docs/statistics.md.
@@ -82,9 +81,7 @@ def row(record: PointRecord, kind: str, path: str, objective: Objective | None) 
 
 
 def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows as a table with the columns of COLUMNS in order; whole numbers nullable, the rest float or
-    object.
-    """
+    """Rows as a table with the columns of COLUMNS in order; whole numbers nullable, the rest float or object."""
     records = list(rows)
     return pd.DataFrame({name: _column(name, [row[name] for row in records]) for name in COLUMNS})
 
@@ -178,9 +175,7 @@ def _requests(record: PointRecord, workload: Workload, objective: Objective | No
 
 
 def _rates(record: PointRecord, times: RequestTimes, objective: Objective | None) -> dict[str, Any]:
-    """Throughput over the whole run (output tokens of successes / (last token - first send)) and what goes
-    with it.
-    """
+    """Throughput over the whole run (output tokens of successes / (last token - first send)) and what goes with it."""
     sent = record.requests.filter(pc.equal(record.requests["role"], "measured"))["sent_s"]
     first_send = pc.min(sent).as_py()
     duration = float(times.last_s.max()) - float(first_send)
@@ -269,9 +264,7 @@ def _server(record: PointRecord, workload: Workload) -> dict[str, Any]:
 
 
 def _client(record: PointRecord, tokens: int | None) -> dict[str, Any]:
-    """The client's own figures, and energy: metered over the whole point, so over the warm-up's tokens as
-    well.
-    """
+    """The client's own figures, and energy: metered over the whole point, so over the warm-up's tokens as well."""
     client, energy_j = record.meta.client, record.meta.extra.get("energy_j")
     cpu_s = client.get("cpu_s")
     everything = pc.sum(pc.list_flatten(record.requests["chunk_tokens"])).as_py()

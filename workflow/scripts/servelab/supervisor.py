@@ -1,12 +1,10 @@
-"""The process between a measurement and its server: starts it, keeps its log, and leaves nothing of it
-behind.
+"""The process between a measurement and its server: starts it, keeps its log, and leaves nothing of it behind.
 
 A server outlives its parent's SIGKILL, and so do the workers it has started, in groups of their own. So the
 server is the child of this small process, which
 
 - reads what to start as one line of JSON from standard input and stops everything when that input ends:
-  however the
-  measuring process dies, its end of the pipe closes;
+  however the measuring process dies, its end of the pipe closes;
 - is the subreaper of all that the server starts: a daemon that leaves the group becomes our child, not
   init's;
 - dies only after the last of them, and tells the measuring process what happened, one JSON line an event;
@@ -42,8 +40,7 @@ KILL_DEADLINE_S = 20.0
 
 
 class Log:
-    """The server's log file: everything from the first byte up to `limit` bytes, then a mark; the end at the
-    end.
+    """The server's log file: everything from the first byte up to `limit` bytes, then a mark; the end at the end.
 
     Secrets are hidden: the given ones, and what looks like one (redact.py). A line is written when it is complete
     (or longer than a line may be), so that no secret is cut in half by two reads.

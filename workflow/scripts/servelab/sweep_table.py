@@ -41,9 +41,7 @@ _GAPS_MOST = 400_000  # more gaps than that change no digit of a percentile, and
 
 
 def load_row(data: StudyData, rows: pd.DataFrame) -> dict[str, Any]:
-    """Cells of one load (usable points only): every name of COLUMNS where there is a value, and its
-    interval.
-    """
+    """Cells of one load (usable points only): every name of COLUMNS where there is a value, and its interval."""
     cells: dict[str, Any] = {"points": len(rows), "starts": int(rows["session_id"].nunique())}
     for column in RATES:
         cells |= rate_cells(rows, column)
@@ -93,9 +91,7 @@ def _latencies(data: StudyData, rows: pd.DataFrame) -> dict[str, Any]:
 def _percentile(
     name: str, interval: stats.Interval | None, value: float | None, q: float
 ) -> Mapping[str, Any]:
-    """A percentile's cells: with its interval, or the bare value where it is not a far tail; p99 never
-    alone.
-    """
+    """A percentile's cells: with its interval, or the bare value where it is not a far tail; p99 never alone."""
     if interval is not None:
         return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
     return {name: value} if q < 99 else {}

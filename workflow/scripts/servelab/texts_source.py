@@ -1,5 +1,4 @@
-"""The text that perplexity is measured on: always-there documentation, a file, or wikitext-2; and its
-fingerprint.
+"""The text that perplexity is measured on: always-there documentation, a file, or wikitext-2; and its fingerprint.
 
 `pydoc_data.topics` is part of every Python, but its content is not the same in every version: two texts are
 the same only if their digests are.
@@ -43,8 +42,7 @@ class Text:
 
 
 def load(name: str) -> Text:
-    """Read `pydoc_data.topics`, `wikitext-2` (its test split, from the hub or its cache) or a UTF-8 text
-    file.
+    """Read `pydoc_data.topics`, `wikitext-2` (its test split, from the hub or its cache) or a UTF-8 text file.
 
     Raises TextError: no such file, too large, not UTF-8, empty; the hub is not reachable.
     """
@@ -69,8 +67,7 @@ def known_digest(name: str) -> str:
 
 
 def segments(content: str, count: int, tokens: int) -> list[str]:
-    """`count` beginnings, evenly spread over the text, each starting after white space and long enough to
-    be cut.
+    """`count` beginnings, evenly spread over the text, each starting after white space and long enough to be cut.
 
     tokens: how many tokens will be scored of each. Raises TextError where the text has too few characters: a
     token is at least one, so `count` × `tokens` are needed; whether they are enough the tokenizer tells.

@@ -84,9 +84,7 @@ def judge(
 
 
 def judge_point(evidence: Evidence) -> list[Reason]:
-    """All reasons to doubt a point, the gravest first. A failed point has that one reason: nothing else is
-    asked.
-    """
+    """All reasons to doubt a point, the gravest first. A failed point has that one reason: nothing else is asked."""
     failed = requests.point_failed(evidence)
     if failed is not None:
         return [failed]
@@ -103,9 +101,7 @@ def verdict(reasons: list[Reason]) -> str:
 
 
 def main_machine(rows: pd.DataFrame) -> str | None:
-    """The machine that most points were measured on (the first of those with equally many); None if
-    unknown.
-    """
+    """The machine that most points were measured on (the first of those with equally many); None if unknown."""
     counts = Counter(str(value) for value in rows["machine_id"].dropna())
     return counts.most_common(1)[0][0] if counts else None
 

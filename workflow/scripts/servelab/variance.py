@@ -130,9 +130,7 @@ def _williams(
 
 
 def mean_over_starts(groups: ByStart, level: float = LEVEL) -> tuple[float, float | None, float | None]:
-    """Mean of a setting over starts with a t-interval over the starts' means; (mean, None, None) with one
-    start.
-    """
+    """Mean of a setting over starts with a t-interval over the starts' means; (mean, None, None) with one start."""
     means = np.array([np.mean(values) for values in groups.values() if len(values)])
     if means.size == 0:
         raise ValueError("no values")

@@ -50,9 +50,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Phase:
-    """One stretch of the start-up, seconds since the process started. Stretches do not overlap and leave no
-    gap.
-    """
+    """One stretch of the start-up, seconds since the process started. Stretches do not overlap and leave no gap."""
 
     name: str
     start_s: float
@@ -160,8 +158,7 @@ def parse(lines: Iterable[str], process_start: float | None = None, ready: float
 
 
 def events(lines: Iterable[str]) -> list[dict[str, Any]]:
-    """What lines written during a measurement say about its validity: kind "jit", "compile", "warning" or
-    "error".
+    """What lines written during a measurement say about its validity: kind "jit", "compile", "warning" or "error".
 
     Each text once, with how often it came; at most MAX_WARNINGS of them.
     """
@@ -295,9 +292,7 @@ def _graphs(boot: BootLog, startup: list[Line]) -> bool | None:
 
 
 def _phases(startup: list[Line], start: float | None, ready: float | None) -> list[Phase]:
-    """Cut the time from `start` to `ready` at the lines that end a phase; what lies between stays
-    unaccounted.
-    """
+    """Cut the time from `start` to `ready` at the lines that end a phase; what lies between stays unaccounted."""
     if not startup:
         return [Phase(UNACCOUNTED, 0.0, ready)] if ready else []
     begin = startup[0].at_s if start is None else start

@@ -1,5 +1,4 @@
-"""What experiments need to compare settings: groups of points, values with intervals, ratios, and why
-nothing is there.
+"""What experiments need to compare settings: groups of points, values with intervals, ratios, and why nothing is there.
 
 A setting is a server option under test; a group of points with the same settings on the same servers is
 compared with another one, the server start being the unit (see variance.py). Percentiles are of requests

@@ -40,8 +40,7 @@ EAGER = "enforce_eager"
 
 
 def analyse(data: StudyData, name: str, config: Config) -> Analysis:
-    """Throughput with graphs over eager for each model and concurrency, and what the graphs cost in time to
-    ready.
+    """Throughput with graphs over eager for each model and concurrency, and what the graphs cost in time to ready.
 
     Whether graphs were captured is read from each server's log; where none were (on a CPU), the same
     comparison is of compilation alone and is called so.

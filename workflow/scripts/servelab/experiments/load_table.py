@@ -37,8 +37,7 @@ _ENDS = tuple(f"{name}{end}" for name in ("output_throughput_tok_s", "ttft_p50_m
 def load_table(
     data: StudyData, rows: pd.DataFrame, tested: Sequence[str], name: str, drop: Sequence[str] = ()
 ) -> Table:
-    """Every setting and load of an experiment, those without a usable point included (their cells are
-    missing).
+    """Every setting and load of an experiment, those without a usable point included (their cells are missing).
 
     rows: comparison.experiment_rows. tested: columns with the settings. drop: columns that say nothing here.
     Throughput, ready, running, waiting and preemptions are means over points (ready: over server starts);

@@ -35,8 +35,7 @@ def expand(config: Config) -> list[ServerPlan]:
 
 
 def analyse(data: StudyData, name: str, config: Config) -> Analysis:
-    """Throughput, TTFT and where requests stand (running, waiting) for each cap; the smallest against the
-    largest.
+    """Throughput, TTFT and where requests stand (running, waiting) for each cap; the smallest against the largest.
 
     Each cap is compared with the largest one. Nothing is concluded about a cap that was not measured.
     """

@@ -86,8 +86,7 @@ COLUMNS = {
 
 
 def analyse(data: StudyData, name: str, config: Config) -> Analysis:
-    """Perplexity of each point; the same setting twice; dtypes and backends against the first, segment by
-    segment.
+    """Perplexity of each point; the same setting twice; dtypes and backends against the first, segment by segment.
 
     Points are compared only if all their segments were scored and their token ids have the same digest; where
     digests differ, nothing is compared and that is said.
@@ -171,8 +170,7 @@ def _changes(points: list[dict[str, Any]]) -> list[tuple[float | None, float | N
 
 
 def _change(base: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[float, float | None, float | None]:
-    """Perplexity of other over base - 1 in %, with a t-interval over segments of the paired difference of
-    losses.
+    """Perplexity of other over base - 1 in %, with a t-interval over segments of the paired difference of losses.
 
     All segments have the same number of tokens, so the mean of their per-token losses is the log-perplexity.
     """

@@ -119,8 +119,7 @@ def _block_ratio(data: StudyData, group: comparison.Settings, rows: pd.DataFrame
     """Whole blocks that the load's requests want at their longest ÷ blocks; vLLM never hands one of them out.
 
     The last output token is never stored, so a request holds input + output - 1 tokens. None where the
-    server does
-    not say its blocks (vllm:cache_config_info).
+    server does not say its blocks (vllm:cache_config_info).
     """
     if not len(rows):
         return None

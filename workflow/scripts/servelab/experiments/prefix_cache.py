@@ -123,8 +123,7 @@ def _one_by_one(data: StudyData, rows: pd.DataFrame, name: str) -> Table:
 
 
 def _requests(requests: pa.Table, shared: bool) -> list[tuple[str, float, float]]:
-    """(kind, TTFT in ms, cached tokens or NaN) of each successful measured request, in the order they were
-    sent.
+    """(kind, TTFT in ms, cached tokens or NaN) of each successful measured request, in the order they were sent.
 
     The first successful request of a prefix group can only miss; later ones can hit, if a cache is on.
     """

@@ -63,9 +63,7 @@ def apart(
 
 
 def log_ticks(values: Sequence[float]) -> list[float]:
-    """Round numbers (1, 2, 5 × a power of ten) over the positive values of a log axis, at most about
-    seven.
-    """
+    """Round numbers (1, 2, 5 × a power of ten) over the positive values of a log axis, at most about seven."""
     known = [value for value in values if value > 0 and math.isfinite(value)]
     if not known:
         return []

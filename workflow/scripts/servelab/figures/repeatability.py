@@ -14,9 +14,7 @@ METRICS = {
 
 
 def figures(analysis: Analysis, style: Style) -> list[Figure]:
-    """One figure a repeated load with two points or more: a panel a quantity, a column of dots a server
-    start.
-    """
+    """One figure a repeated load with two points or more: a panel a quantity, a column of dots a server start."""
     points = frame_of(analysis, "points")
     if points is None or not len(points):
         return []

@@ -1,6 +1,4 @@
-"""What the figures of a sweep share: its series (one server and one load shape each), names, tables by
-template.
-"""
+"""What the figures of a sweep share: its series (one server and one load shape each), names, tables by template."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +14,7 @@ MOST_PANELS = 6
 
 @dataclass(frozen=True)
 class Series:
-    """One server and one load shape of a sweep. key: its values of SHAPE; name: what tells it from the
-    others.
-    """
+    """One server and one load shape of a sweep. key: its values of SHAPE; name: what tells it from the others."""
 
     key: Mapping[str, object]
     name: str
@@ -61,9 +57,7 @@ def id_of(analysis: Analysis, template: str) -> str:
 
 
 def series_of(points: pd.DataFrame, axis: str) -> list[Series]:
-    """The series of a sweep, those with at least two values of `axis`, at most MOST_PANELS, the longest
-    first.
-    """
+    """The series of a sweep, those with at least two values of `axis`, at most MOST_PANELS, the longest first."""
     measured = points[points[axis].notna() & points["status"].eq("ok")]
     names = [name for name in SHAPE if name in measured]
     varied = [name for name in names if measured[name].nunique(dropna=False) > 1]

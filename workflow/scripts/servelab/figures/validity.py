@@ -6,9 +6,7 @@ from servelab.figures.style import Style, alt
 
 
 def figures(analysis: Analysis, style: Style) -> list[Figure]:
-    """A row an experiment, a mark a point from left to right in the order of measuring; none without a
-    point.
-    """
+    """A row an experiment, a mark a point from left to right in the order of measuring; none without a point."""
     points = frame_of(analysis, "points")
     if points is None or not len(points):
         return []

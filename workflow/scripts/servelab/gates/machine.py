@@ -31,9 +31,7 @@ def prefill_rate(evidence: Evidence) -> Reason | None:
 
 
 def decode_rate(evidence: Evidence) -> Reason | None:
-    """More bytes a second than the memory delivers: tokens were not computed one after the other from
-    weights.
-    """
+    """More bytes a second than the memory delivers: tokens were not computed one after the other from weights."""
     limit = evidence.limits.get("bytes_per_s")
     if evidence.card is None or not limit or evidence.workload.kind not in ("closed", "open"):
         return None

@@ -11,9 +11,7 @@ HIT_SHARE_INVALID = (
 
 
 def same_prompt(evidence: Evidence) -> Reason | None:
-    """Every request carried one prompt while a prefix cache could be on: all but the first may be cache
-    hits.
-    """
+    """Every request carried one prompt while a prefix cache could be on: all but the first may be cache hits."""
     if not evidence.workload.same_prompt or _switched_off(evidence):
         return None
     return Reason("same_prompt", INVALID, {"requests": int(evidence.number("ttft_n") or 0)})

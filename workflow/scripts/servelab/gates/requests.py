@@ -33,9 +33,7 @@ def tokens_not_as_asked(evidence: Evidence) -> Reason | None:
 
 
 def requests_failed(evidence: Evidence) -> Reason | None:
-    """Some requests failed: figures are those of the survivors. Above 1 % that is no measurement of the
-    load.
-    """
+    """Some requests failed: figures are those of the survivors. Above 1 % that is no measurement of the load."""
     bad, good = evidence.number("requests_failed") or 0, evidence.number("requests_ok") or 0
     if bad == 0:
         return None

@@ -11,9 +11,7 @@ FIRST_WAVE_LATER = 4  # later requests that the comparison needs
 
 
 def preempted(evidence: Evidence) -> Reason | None:
-    """The KV cache ran out and requests were put back: a fact about this load, no fault of the
-    measurement.
-    """
+    """The KV cache ran out and requests were put back: a fact about this load, no fault of the measurement."""
     count = evidence.number("preemptions")
     return Reason("preempted", NOTE, {"preemptions": int(count)}) if count else None
 
@@ -61,9 +59,7 @@ def first_wave_ratio(evidence: Evidence) -> float | None:
 
 
 def other_version(evidence: Evidence) -> Reason | None:
-    """The server that answered is not of the version the config names (a local part such as +cpu is
-    ignored).
-    """
+    """The server that answered is not of the version the config names (a local part such as +cpu is ignored)."""
     engine = evidence.record.meta.spec.get("server", {}).get("engine", {})
     named, found = str(engine.get("version", "unknown")), evidence.record.meta.session.get("version")
     if named in ("", "unknown") or not found:

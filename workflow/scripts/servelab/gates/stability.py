@@ -27,9 +27,7 @@ SMALLER_MODE = 0.15
 
 @dataclass(frozen=True)
 class Steady:
-    """Requests of the steady part [n]: when sent, seconds a token (or TTFT), round within the slot (-1: no
-    slot).
-    """
+    """Requests of the steady part [n]: when sent, seconds a token (or TTFT), round within the slot (-1: no slot)."""
 
     at_s: Floats
     value: Floats
@@ -73,9 +71,7 @@ def _rounds(steady: Steady) -> tuple[Floats, Floats]:
 
 
 def bimodal(evidence: Evidence) -> Reason | None:
-    """Requests fall into two groups well apart: the server was in two states (Ashman et al. 1994, D above
-    4).
-    """
+    """Requests fall into two groups well apart: the server was in two states (Ashman et al. 1994, D above 4)."""
     value = steady_requests(evidence).value
     if value.size < REQUESTS_NEEDED or (value <= 0).any():
         return None
@@ -117,8 +113,7 @@ def steady_requests(evidence: Evidence) -> Steady:
 
 
 def two_modes(values: Floats) -> tuple[float, float, float, float] | None:
-    """(lower mean, upper mean, share of the upper, Ashman's D) of the best split in two; None if all are
-    equal.
+    """(lower mean, upper mean, share of the upper, Ashman's D) of the best split in two; None if all are equal.
 
     The split is the one with the smallest sum of squares within (Otsu 1979), found over all places.
     """

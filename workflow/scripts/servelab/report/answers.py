@@ -1,6 +1,4 @@
-"""Questions and answers: what people ask first, answered with this study's numbers and a link to where they
-stand.
-"""
+"""Questions and answers: what people ask first, answered with this study's numbers and a link to where they stand."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -76,9 +74,7 @@ def _usable(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def capacity(points: pd.DataFrame) -> dict[str, Any] | None:
-    """The capacity formula filled with the shortest requests of the load sweep; None without a known
-    capacity.
-    """
+    """The capacity formula filled with the shortest requests of the load sweep; None without a known capacity."""
     rows = _usable(points)
     rows = rows[
         (rows["workload_kind"] == "closed") & rows["capacity_requests"].gt(0) & rows["kv_cache_tokens"].gt(0)
@@ -111,9 +107,7 @@ def memory(points: pd.DataFrame) -> dict[str, Any] | None:
 
 
 def queue(points: pd.DataFrame) -> dict[str, Any] | None:
-    """First-token latency at the lowest and the highest concurrency of one load sweep; None without two of
-    them.
-    """
+    """First-token latency at the lowest and the highest concurrency of one load sweep; None without two of them."""
     rows = _usable(points)
     rows = rows[
         (rows["kind"] == "load_sweep") & (rows["workload_kind"] == "closed") & rows["ttft_p50_ms"].gt(0)

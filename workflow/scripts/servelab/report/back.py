@@ -110,9 +110,7 @@ def _reference_row(row: Reference, found: Counterpart | None, words: Words) -> R
 
 
 def direction(row: Reference, found: Counterpart) -> str:
-    """Whether a change goes the same way in both: same, opposite, flat (ours is within 2 % of none),
-    absolute.
-    """
+    """Whether a change goes the same way in both: same, opposite, flat (ours is within 2 % of none), absolute."""
     if (
         row.unit not in _RATIO_UNITS
         or not row.metric.endswith(_CHANGES)

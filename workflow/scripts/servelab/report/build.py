@@ -176,9 +176,7 @@ def _add_listings(
     words: Words,
     figures_dir: Path | None,
 ) -> None:
-    """What can be pasted from the recommendation (command lines, alerting rules), in the page and as
-    files.
-    """
+    """What can be pasted from the recommendation (command lines, alerting rules), in the page and as files."""
     config = info.get("config") or {}
     bounds = {key: float(value) for key, value in (config.get("objective") or {}).items()}
     for analysis in analyses:

@@ -41,9 +41,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Head:
-    """A column's head. status: set apart only where it is «calculated» (the note says the rest is
-    measured).
-    """
+    """A column's head. status: set apart only where it is «calculated» (the note says the rest is measured)."""
 
     name: str
     unit: str = ""

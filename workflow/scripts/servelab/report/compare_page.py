@@ -17,8 +17,7 @@ from servelab.report.words import Words
 def build(
     folders: tuple[Path, Path], out_html: Path, figures_dir: Path, language: str | None = None
 ) -> Report:
-    """Read two studies' tables folders and write their comparison, with figures and tables as files beside
-    it.
+    """Read two studies' tables folders and write their comparison, with figures and tables as files beside it.
 
     Raises BadTablesError (a folder that cannot be read), ValueError (no such language), OSError (the disk).
     """

@@ -24,9 +24,7 @@ Draw = Callable[[Analysis, Style], list[Figure]]
 
 @dataclass
 class FigureView:
-    """A figure ready to be laid out: SVG for wide and narrow pages, the Vega specification of the wide
-    one.
-    """
+    """A figure ready to be laid out: SVG for wide and narrow pages, the Vega specification of the wide one."""
 
     id: str
     number: int
@@ -88,9 +86,7 @@ def _svg(spec: str) -> str:
 
 
 def inline_svg(svg: str, name: str) -> str:
-    """A drawing to stand inside the page: colours follow the theme, ids are its own, size follows the
-    column.
-    """
+    """A drawing to stand inside the page: colours follow the theme, ids are its own, size follows the column."""
     svg = re.sub(r"<\?xml[^>]*\?>|<!DOCTYPE[^>]*>", "", svg)
     svg = re.sub(r'\b(id="|url\(#|href="#)', lambda m: f"{m.group(1)}{name}-", svg)
     size = re.search(r'<svg[^>]*?width="([\d.]+)"[^>]*?height="([\d.]+)"', svg)

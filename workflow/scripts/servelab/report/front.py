@@ -196,9 +196,7 @@ def sessions_table(info: Mapping[str, Any]) -> Table | None:
 
 
 def command_lines(info: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """One shell line a server configuration, secrets hidden; ports and names of a start vary, so the first
-    is shown.
-    """
+    """One shell line a server configuration, secrets hidden; ports and names of a start vary, so the first is shown."""
     out: dict[str, str] = {}
     for session in info.get("sessions") or []:
         argv = session.get("argv")

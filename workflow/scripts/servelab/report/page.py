@@ -1,6 +1,4 @@
-"""A self-contained page: template, style sheet, fonts and scripts in one file under a strict security
-policy.
-"""
+"""A self-contained page: template, style sheet, fonts and scripts in one file under a strict security policy."""
 
 import base64
 import gzip

@@ -167,8 +167,7 @@ def without_start(text: str, start: str) -> str:
 
 
 def with_points(analysis: Analysis, points: pd.DataFrame) -> Analysis:
-    """The analysis with the rows of its points as one more table, `points`: figures draw raw points under
-    summaries.
+    """The analysis with the rows of its points as one more table, `points`: figures draw raw points under summaries.
 
     The rows are the experiment's own, or all of them for an analysis of the whole study.
     """
