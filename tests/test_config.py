@@ -105,6 +105,7 @@ def test_engine_mistakes_are_named(root: Path, value: Any, said: tuple[str, ...]
         ([{"m": {"source": "foldr", "path": "x"}}], ("models.m.source: 'foldr'", "Did you mean «folder»?")),
         ([{"m": {"source": "folder", "path": "nowhere"}}], ("models.m.path: 'nowhere'", "a folder with a config.json")),
         ([{"m": {"source": "hub", "path": "no-owner"}}], ("models.m.path: 'no-owner'", "owner/name")),
+        ([{"m": {"source": "served", "path": "gpt"}}], ("models.m.vocab_size: 0", "no config.json here")),
         ([{"m": {"source": "pypi", "package": "unpinned"}}], ("models.m.package: 'unpinned'", "name==version")),
         ([{"owner/name": {}}], ("models: 'owner/name'", "`path`")),
         ([{"m": {"source": "dimensions", "path": "models/tiny", "options": {"max_num_seq": 1}}}],

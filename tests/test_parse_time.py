@@ -109,3 +109,14 @@ def test_cut_points_are_seen_when_a_run_begins_and_failed_ones_on_request(projec
         again.take_folder(["snakemake", "all"])
     assert plan.held is not None
     plan.held.close()
+
+
+@pytest.mark.parametrize(
+    ("device", "measured"), [("cpu", True), ("rocm", True), ("tpu", False), ("other", False)]
+)
+def test_limits_are_asked_for_where_they_can_be_measured(tmp_path: Path, device: str, measured: bool) -> None:
+    """A device that the probe does not know gets no job that could only fail."""
+    project = Project.make(tmp_path / "project")
+    study = {**small_study(), "engine": {"use": "fake", "device": device, "python": "python3", "command": []}}
+    planned = parse_time.plan(study, project.root)
+    assert bool(planned.limits_file) is measured

@@ -167,7 +167,7 @@ def test_an_unknown_option_is_quoted(tmp_path: Path) -> None:
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     """A command that cannot be executed is an error that names it, not a wait for the deadline."""
     error = fails(tmp_path, engine_changes={"command": ("/no/such/vllm", "serve")})
-    assert "/no/such/vllm" in error.detail
+    assert error.cause == "died" and "/no/such/vllm" in error.detail
 
 
 def test_an_option_of_ours_is_refused_before_anything_starts(tmp_path: Path) -> None:

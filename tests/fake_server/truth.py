@@ -3,11 +3,11 @@
     {"what": "start", "start": 3, "pid": …, "argv": […], "at": monotonic seconds}
     {"what": "ready", "blocks": …, "boot": "first" | "restart"}
     {"what": "request", "prompt": digest, "prompt_tokens": …, "token_s": [when each token was due],
-    "arrived_s": …, …} {"what": "fault", "fault": {…}}      {"what": "stop", "how": "SIGTERM", "counters":
-    {…}}
+     "arrived_s": …, …}
+    {"what": "fault", "fault": {…}}
+    {"what": "stop", "how": "SIGTERM", "counters": {…}}
 
-Times are CLOCK_MONOTONIC, which time.monotonic() and time.perf_counter() of a client on the same machine read
-too.
+Times are CLOCK_MONOTONIC, which time.monotonic() and time.perf_counter() of a client on the same machine read too.
 """
 
 import hashlib

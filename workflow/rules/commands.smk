@@ -1,5 +1,5 @@
-# Commands for a person, each a target: plan, archive, rebuild, refine, compare. They have no output that Snakemake
-# waits for, so they always run.
+# Commands for a person, each a target: plan, archive, refine (rebuild and compare have files of their own). They have
+# no output that Snakemake waits for, so they always run.
 
 
 localrules:

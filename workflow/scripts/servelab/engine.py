@@ -6,6 +6,7 @@ of a config can pass for an option. The key of the server travels in the environ
 
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -177,9 +178,10 @@ def record_boot(boot_dir: Path, version: str | None) -> int:
 def installed_version(python: str) -> str | None:
     """vLLM's version in an interpreter's environment, read from the folder names there; None if there is none.
 
-    Starts nothing. `python` is the interpreter's path in that environment, e.g. /env/bin/python.
+    Starts nothing. `python` is the interpreter's path in that environment, e.g. /env/bin/python, or a name that
+    the shell finds.
     """
-    root = Path(python).absolute().parent.parent
+    root = Path(python if "/" in python else shutil.which(python) or python).absolute().parent.parent
     for library in ("lib", "lib64"):
         for packages in sorted(root.glob(f"{library}/python3*/*-packages")):
             for info in sorted(packages.glob("vllm*.dist-info")):

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from servelab import estimate, machine, refined
+from servelab import estimate, limits, machine, refined
 from servelab.canonical import canonical_json
 from servelab.config.engines import environment_folder
 from servelab.config.load import LoadedStudy, load
@@ -91,7 +91,8 @@ class Plan:
     @cached_property
     def limits_file(self) -> str:
         """Where this machine's measured limits lie; empty if they are given in the config or cannot be measured."""
-        if self.loaded.study.limits or self.engine.limits or not self.engine.python:
+        given = self.loaded.study.limits or self.engine.limits
+        if given or not self.engine.python or self.engine.device not in limits.DEVICES:
             return ""
         name = f"{machine.facts()['id']}-{self.engine.name}-{self.engine.version}"
         return f"resources/limits/{name}.json"
@@ -99,8 +100,8 @@ class Plan:
     def needs(self, start: ServerStart) -> list[str]:
         """What must be there before this start can be measured."""
         model = self.model_folders.get(start.model.name)
-        limits = [self.limits_file] if self.limits_file else []
-        return [*self.environment_marker, *([f"{model}/ready.json"] if model else []), *limits]
+        measured = [self.limits_file] if self.limits_file else []
+        return [*self.environment_marker, *([f"{model}/ready.json"] if model else []), *measured]
 
     def model_json(self, name: str) -> str:
         """A model's keys as canonical JSON."""

@@ -1,9 +1,9 @@
 """Which concurrencies are worth measuring next: those that would narrow the knee's interval, within a budget.
 
-    found, wide    the widest gaps between measured concurrencies inside the interval, cut in the (geometric) middle
-    rising         twice the highest concurrency
-    saturated      below the lowest, if that is above 1
-    too few        concurrencies between the ones that are there
+found, wide    the widest gaps between measured concurrencies inside the interval, cut in the (geometric) middle
+rising         twice the highest concurrency
+saturated      below the lowest, if that is above 1
+too few        concurrencies between the ones that are there
 """
 
 import itertools

@@ -291,7 +291,8 @@ def _wait_until_ready(
     last = "it never answered"
     while True:
         if life.wait_for("ended", "not_started", timeout_s=POLL_S) or life.over:
-            raise _Failed(life, life.epitaph(log, log_start) or "it ended without a word")
+            epitaph = life.epitaph(log, log_start) or "it ended without a word"
+            raise _Failed(life, epitaph, "died" if "not_started" in life.events else "")
         try:
             names = server_http.served_names(target, timeout_s=2.0)
             if target.model in names:

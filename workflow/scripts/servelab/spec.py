@@ -20,7 +20,7 @@ class EngineSpec:
     kind: "vllm" (started by us) or "attach" (already running at `url`, never started, stopped or restarted).
     version: what is known when the config is read; the server's own word is recorded beside it.
     requirements: digest of the pinned requirements of an environment that servelab makes.
-    device: "cpu", "cuda" or "rocm"; decides which limits and telemetry are looked for.
+    device: one of config.engines.DEVICES; decides which limits and telemetry are looked for.
     environment: variables set for the server, and so part of what is measured.
     """
 
@@ -50,7 +50,7 @@ class EngineSpec:
 class ModelSpec:
     """A model as the server is given it.
 
-    path: local folder or hub id passed to the server. fingerprint: digest of what it is (see models.py).
+    path: local folder or hub id passed to the server. fingerprint: digest of what it is (see config/models.py).
     vocab_size: token ids of prompts are drawn below it. max_tokens: the model's own limit, 0 if not known.
     """
 

@@ -207,10 +207,10 @@ class Tally:
 
 
 def judge(record: StreamRecord, input_asked: int | None, output_asked: int) -> tuple[str | None, str | None]:
-    """(cause, detail) of a stream whose transport ended well; (None, None) if it is a success (spec: Definitions).
+    """(cause, detail) of a stream whose transport ended well; (None, None) if it is a success.
 
-    input_asked None: the prompt's length in tokens is not ours to know (chat templates), so it is not
-    compared.
+    What a success is: docs/load-generator.md, «Token counts and verdicts». input_asked None: the prompt's
+    length in tokens is not ours to know (chat templates), so it is not compared.
     """
     if record.cause is not None:
         return record.cause, record.detail

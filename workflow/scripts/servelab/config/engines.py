@@ -87,7 +87,7 @@ def _check(config: EngineConfig) -> None:
         problems.append(Problem("engine.max_concurrency", config.max_concurrency, "0 (no limit) or more"))
     for name, value in config.environment.items():
         if redact.is_secret_name(name) or redact.text(str(value)) != str(value):
-            allowed = "nothing secret: configs end up in results; a variable of your shell reaches the server by itself"
+            allowed = "nothing secret: configs end up in results"
             problems.append(Problem(f"engine.environment.{name}", redact.HIDDEN, allowed))
     if problems:
         raise ConfigError(problems)

@@ -80,6 +80,9 @@ def _check(key: str, config: ModelConfig) -> None:
         )
     if config.source == "hub" and not re.fullmatch(r"[\w.-]+/[\w.-]+", config.path):
         problems.append(Problem(f"{key}.path", config.path, "a hub id, owner/name"))
+    if config.source == "served" and config.vocab_size < 1:
+        allowed = "above 0: an attached server has no config.json here to read it from"
+        problems.append(Problem(f"{key}.vocab_size", config.vocab_size, allowed))
     if problems:
         raise ConfigError(problems)
 

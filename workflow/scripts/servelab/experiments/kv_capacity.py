@@ -50,6 +50,7 @@ LOG_STEP_BYTES = 0.01 * (1 << 30)  # the log writes memory in GiB with two decim
 COLUMNS = {
     "kv_cache_tokens": ("tokens", MEASURED),
     "metrics_tokens": ("tokens", MEASURED),
+    "kv_block_tokens": ("tokens", MEASURED),
     "kv_cache_bytes": ("bytes", MEASURED),
     "bytes_per_token": ("bytes", MEASURED),
     "formula_bytes_per_token": ("bytes", CALCULATED),
@@ -93,6 +94,7 @@ def _start(data: StudyData, row: Mapping[str, Any]) -> dict[str, Any]:
         "boot": row["boot"],
         "start": int(row["start"]),
         "kv_cache_tokens": tokens,
+        "kv_block_tokens": server_counters.kv_block_tokens(record.meta),
         "metrics_tokens": _metrics_tokens(record.meta.session, record.meta.metrics),
         "kv_cache_bytes": size,
         "bytes_per_token": per_token,
@@ -135,14 +137,15 @@ def _resolution_pct(session: Mapping[str, Any], size: float | None) -> float | N
 
 
 def _fits(starts: pd.DataFrame, config: Config, name: str) -> Table:
-    """Requests that fit at once: KV tokens ÷ (input + output), for each length, dtype and boot."""
+    """Requests that fit at once (server_counters.capacity_requests), for each length, dtype and boot."""
     made = []
     for group, same in comparison.groups(starts, (comparison.MODEL, comparison.SERVER, DTYPE, "boot")):
-        tokens = same["kv_cache_tokens"].dropna()
+        tokens, blocks = same["kv_cache_tokens"].dropna(), same["kv_block_tokens"].dropna()
+        block = int(blocks.iloc[0]) if len(blocks) else None
         for input_tokens in config.input_tokens:
             length = input_tokens + config.output_tokens
-            lowest = float(tokens.min()) if len(tokens) else None
-            fitting = lowest / length if lowest is not None else None
+            lowest = int(tokens.min()) if len(tokens) else None
+            fitting = server_counters.capacity_requests(lowest, length, block) if lowest is not None else None
             made.append({
                 **group, "input_tokens": input_tokens, "output_tokens": config.output_tokens,
                 "kv_cache_tokens": lowest, "requests_that_fit": fitting,

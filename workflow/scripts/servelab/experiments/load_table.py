@@ -10,6 +10,7 @@ from servelab.claims import CALCULATED, MEASURED, Table
 from servelab.experiments import comparison
 from servelab.experiments.base import StudyData
 from servelab.experiments.comparison import MODEL, SERVER, Level
+from servelab.sweep_table import itl_cells
 
 LOAD = ("concurrency", "input_tokens", "output_tokens")
 COLUMNS: Mapping[str, tuple[str, str]] = {
@@ -30,8 +31,10 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "points": ("", MEASURED),
     "starts": ("", MEASURED),
 }
-_ENDS = tuple(f"{name}{end}" for name in ("output_throughput_tok_s", "ttft_p50_ms", "ttft_p95_ms", "ready_s")
-              for end in ("_low", "_high"))  # fmt: skip
+_WITH_ENDS = (
+    "output_throughput_tok_s", "ttft_p50_ms", "ttft_p95_ms", "itl_p50_ms", "itl_p99_ms", "ready_s",
+)  # fmt: skip
+_ENDS = tuple(f"{name}{end}" for name in _WITH_ENDS for end in ("_low", "_high"))
 
 
 def load_table(
@@ -41,7 +44,8 @@ def load_table(
 
     rows: comparison.experiment_rows. tested: columns with the settings. drop: columns that say nothing here.
     Throughput, ready, running, waiting and preemptions are means over points (ready: over server starts);
-    latency percentiles are of all requests (gaps for ITL) of the points together, maxima the largest of all.
+    latency percentiles are of all requests (gaps for ITL) of the points together, maxima the largest of all;
+    ITL p99 is missing where the gaps are too few for its interval.
     """
     by = (MODEL, SERVER, *tested, *LOAD)
     made = [{**group, **_row(data, data.usable(same), same)} for group, same in comparison.groups(rows, by)]
@@ -69,13 +73,10 @@ def _latencies(data: StudyData, usable: pd.DataFrame) -> dict[str, object]:
         return {}
     times = [times for _, times in comparison.pooled_times(data, usable)]
     ttft_ms = 1000 * np.concatenate([each.ttft_s for each in times])
-    gaps_ms = 1000 * np.concatenate([each.gaps_s for each in times])
     cells: dict[str, object] = {}
     for q in (50, 95):
         cells |= comparison.percentile_level(ttft_ms, q, usable).cells(f"ttft_p{q}_ms")
-    for q in (50, 99):
-        cells[f"itl_p{q}_ms"] = comparison.percentile_level(gaps_ms, q, usable).value
-    return cells | {"itl_max_ms": float(gaps_ms.max()) if gaps_ms.size else None}
+    return cells | itl_cells(times)
 
 
 def _ready(usable: pd.DataFrame) -> Level:

@@ -3,7 +3,7 @@
     <id>.arrow, <id>.csv   one claims.Table; the Arrow file's metadata says what the columns are
     points.arrow, .csv     one row per point (summary.COLUMNS), written before the analysis
     analyses.json          the analyses in order: status, reason, ids of their tables, findings
-    study.json             the study's info: config, versions, machines, server starts (see `StudyInfo`)
+    study.json             the study's info: config, versions, machines, server starts (made by study_info.py)
 
 `study.json` holds one object. Every key may be missing; the report then leaves that part out and says so:
 
@@ -15,7 +15,9 @@
     commit       git commit (with "+changes" if the tree was not clean)
     engines      [{name, kind, version, device, ...}]           models  [{name, path, fingerprint, ...}]
     machines     [{id, cpu, cores, memory_bytes, os, accelerators, limits, ...}]
-    sessions     [{session_id, experiment, slug, start, boot, ready_s, argv, version, machine_id, points}]
+    sessions     [{session_id, experiment, slug, start, boot, ready_s, argv, environment, version, machine_id,
+                 started_at, points}]
+    measured_with  [git commits that the points were measured with]
     pins         {name: text or digest of what fixes the environment}
     commands     [command lines from which the study can be run again]
 """
