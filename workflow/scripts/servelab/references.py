@@ -105,19 +105,29 @@ def rows_for(points: pd.DataFrame, condition: Condition) -> pd.DataFrame:
         rows = usable[(usable["kind"] == kind) & (usable["workload_kind"] == condition.workload_kind)]
         for column, allowed in (condition.options or {}).items():
             rows = kept(rows, column, allowed)
-        for column in ("input_tokens", "output_tokens", "concurrency"):
-            wanted = getattr(condition, column)
-            if wanted is not None and len(rows):
-                rows = rows[rows[column] == nearest(rows[column], wanted)]
+        wanted = {
+            column: getattr(condition, column) for column in ("input_tokens", "output_tokens", "concurrency")
+        }
+        rows = nearest(rows, {column: value for column, value in wanted.items() if value is not None})
         if len(rows):
             return rows
     return usable.iloc[0:0]
 
 
-def nearest(values: "pd.Series[float]", wanted: float) -> float:
-    """The value nearest to the wanted one on a log scale; the smaller one of two equally near."""
-    known = sorted({float(v) for v in values.dropna() if v > 0})
-    return min(known, key=lambda v: abs(math.log(v / wanted))) if known else wanted
+def nearest(rows: pd.DataFrame, wanted: Mapping[str, float]) -> pd.DataFrame:
+    """Rows of the load nearest to the wanted values: least sum of |log(value ÷ wanted)|, the smaller of two equals."""
+    columns = list(wanted)
+    known = rows[(rows[columns] > 0).all(axis=1)] if columns else rows
+    if not columns or not len(known):
+        return known
+
+    def distance(load: tuple[float, ...]) -> tuple[float, tuple[float, ...]]:
+        apart = sum(abs(math.log(v / wanted[c])) for c, v in zip(columns, load, strict=True))
+        return round(apart, 9), load
+
+    loads = {tuple(float(v) for v in load) for load in known[columns].itertuples(index=False, name=None)}
+    best = min(loads, key=distance)
+    return known[(known[columns].astype(float) == list(best)).all(axis=1)]
 
 
 def kept(rows: pd.DataFrame, column: str, allowed: Sequence[object]) -> pd.DataFrame:

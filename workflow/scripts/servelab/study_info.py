@@ -92,6 +92,8 @@ def _sessions(metas: list[PointMeta]) -> list[dict[str, Any]]:
             },
         )
         entry["points"] += 1
+        if meta.experiment not in entry["experiment"].split(", "):
+            entry["experiment"] += f", {meta.experiment}"
     return list(seen.values())
 
 

@@ -160,11 +160,14 @@ def ttft_level(data: StudyData, rows: pd.DataFrame, q: float = 50) -> Level:
 
 
 def repeatability(data: StudyData, model: object, column: str) -> variance.Components | None:
-    """Variance of a quantity within and between starts as the study's repeatability experiment has it."""
+    """Variance of a quantity within and between starts as the study's repeatability experiment has it.
+
+    None from fewer than three starts: one degree of freedom makes every interval so wide that it says nothing.
+    """
     rows = data.usable(data.rows[(data.rows["kind"] == "repeatability") & (data.rows[MODEL] == model)])
     for _, same in groups(rows, ("workload",)):
         values = {start: each for start, each in by_start(same, column).items() if min(each) > 0}
-        if len(values) > 1:
+        if len(values) > 2:
             return variance.log_components(values)
     return None
 

@@ -137,7 +137,7 @@ def _amount(value: float | None, low: float | None, high: float | None, unit: st
     shown = "" if unit in ("1", "") else f" {'×' if unit == 'x' else unit}"
     middle = "" if value is None else _short(value, digits)
     ends = "" if low is None or high is None else f"{_short(low, digits)}–{_short(high, digits)}"
-    if middle and ends and low != high:
+    if middle and ends and len({middle, *ends.split("–")}) > 1:
         return f"{middle} ({ends}){shown}"
     return f"{middle or ends}{shown}"
 

@@ -165,7 +165,7 @@ def column_name(template: str, column: str, words: Words) -> str:
 def figure_digits(values: Sequence[object], unit: str) -> int:
     """How many significant digits a column is written with: 3, more where its values lie close together."""
     numbers = [abs(float(v)) for v in values if isinstance(v, (int, float)) and math.isfinite(v) and v != 0]
-    if unit in ("bytes", "tokens"):
+    if unit == "bytes" or (unit == "tokens" and all(number.is_integer() for number in numbers)):
         return 6
     if len(numbers) < 2 or min(numbers) == max(numbers):
         return 3

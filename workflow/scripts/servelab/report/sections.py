@@ -119,8 +119,12 @@ class Sections:
         """A finding in words, with links to its tables."""
         links = [self.anchors[table] for table in finding.tables if table in self.anchors]
         values = dict(finding.values)
-        if isinstance(values.get("metric"), str):  # a column's name, in the reader's words
-            values["metric"] = self.words.optional(f"columns.{values['metric']}", str(values["metric"]))
+        for name, group in (
+            ("metric", "columns"),
+            ("phase", "phases"),
+        ):  # names of ours, in the reader's words
+            if isinstance(values.get(name), str):
+                values[name] = self.words.optional(f"{group}.{values[name]}", str(values[name]))
         text = open_ends(
             self.words(f"findings.{finding.template}", values), self.words("status.not_measured")
         )
