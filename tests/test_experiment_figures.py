@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Callable
 
+import pandas as pd
 import pytest
 
 import test_experiment_chunked_prefill as chunks
@@ -16,6 +17,7 @@ from made_study import study
 from servelab import experiments
 from servelab.claims import Analysis
 from servelab.figures.dressing import finished
+from servelab.figures.series import without_bare_tails
 from servelab.figures.style import Style
 from servelab.records import PointRecord
 from servelab.texts import LANGUAGES
@@ -95,3 +97,13 @@ def test_nothing_measured_draws_nothing(kind: str) -> None:
     """An analysis without tables has no figure, and no empty frame."""
     draw = importlib.import_module(f"servelab.figures.{kind}").figures
     assert draw(Analysis(kind, "e"), Style("en")) == []
+
+
+def test_no_p99_is_drawn_that_the_table_does_not_quote() -> None:
+    """367 values are too few for the interval of a p99, 368 are enough; other percentiles stay."""
+    points = pd.DataFrame(
+        {"ttft_n": [367, 368], "ttft_p99_ms": [9.0, 9.0], "ttft_p95_ms": [8.0, 8.0], "itl_n": [None, 400]}
+    )
+    shown = without_bare_tails(points)
+    assert shown["ttft_p99_ms"].isna().tolist() == [True, False]
+    assert shown["ttft_p95_ms"].tolist() == [8.0, 8.0]

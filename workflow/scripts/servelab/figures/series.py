@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from servelab import stats
 from servelab.claims import Analysis
 from servelab.figures.style import Style
 
@@ -56,9 +57,19 @@ def id_of(analysis: Analysis, template: str) -> str:
     return next((t.id for t in analysis.tables if template in (t.template, t.id)), "")
 
 
+def without_bare_tails(points: pd.DataFrame) -> pd.DataFrame:
+    """The points with p99 missing where the requests (gaps) are too few for its interval: it is not drawn either."""
+    shown = points.copy()
+    for metric in ("ttft", "itl"):
+        if {f"{metric}_p99_ms", f"{metric}_n"} <= set(shown):
+            few = pd.to_numeric(shown[f"{metric}_n"]).fillna(0) < stats.requests_needed(99)
+            shown[f"{metric}_p99_ms"] = shown[f"{metric}_p99_ms"].mask(few)
+    return shown
+
+
 def series_of(points: pd.DataFrame, axis: str) -> list[Series]:
     """The series of a sweep, those with at least two values of `axis`, at most MOST_PANELS, the longest first."""
-    measured = points[points[axis].notna() & points["status"].eq("ok")]
+    measured = without_bare_tails(points[points[axis].notna() & points["status"].eq("ok")])
     names = [name for name in SHAPE if name in measured]
     varied = [name for name in names if measured[name].nunique(dropna=False) > 1]
     found = [
