@@ -22,6 +22,8 @@ from servelab.figures.style import Style
 from servelab.records import PointRecord
 from servelab.texts import LANGUAGES
 
+pytestmark = pytest.mark.slow  # figures are drawn as pictures
+
 KV_DTYPE = options.CONFIG
 
 

@@ -21,6 +21,8 @@ from servelab import engine, measure
 from servelab.records import PointRecord, read_point
 from servelab.spec import ServerStart, Workload
 
+pytestmark = pytest.mark.slow  # servers start, die and are started again: seconds each
+
 
 class Job:
     """One measuring job in a folder of its own; says what it said."""
@@ -114,7 +116,6 @@ def test_requests_beside_a_failed_one_are_untouched(faulty: tuple[list[dict[str,
     assert all(sum(row["chunk_tokens"]) == 8 for row in rows[::2])
 
 
-@pytest.mark.slow
 def test_a_point_of_which_every_request_fails_is_a_failed_point(job: Job) -> None:
     """Zero successes are not a measurement of zero: the point failed, and says what the server said."""
     start = job.start(closed(2, 4), faults=[{"do": "http", "status": 503, "message": "engine dead"}])
@@ -143,7 +144,6 @@ def test_a_stalled_stream_ends_after_the_stall_limit(job: Job) -> None:
     assert all(row["ok"] for row in requests(records["p2"]))
 
 
-@pytest.mark.slow
 def test_a_server_that_halts_does_not_hold_the_night_up(job: Job) -> None:
     """A scheduler that stops for good: every request in flight and to come is failed within the point's limits."""
     start = job.start(
@@ -157,7 +157,6 @@ def test_a_server_that_halts_does_not_hold_the_night_up(job: Job) -> None:
     assert {row["cause"] for row in rows if not row["ok"]} <= {"stalled", "timeout"}
 
 
-@pytest.mark.slow
 def test_a_point_has_a_deadline(job: Job) -> None:
     """A point that takes longer than timeout_s is a failed point with the rows it has."""
     workload = closed(1, 500, output_tokens=50)
@@ -173,7 +172,7 @@ def test_a_point_has_a_deadline(job: Job) -> None:
     ("fault", "words"),
     [
         ("die", "killed by signal 9"),
-        pytest.param("die_engine", "illegal memory access", marks=pytest.mark.slow),
+        pytest.param("die_engine", "illegal memory access"),
     ],
 )
 def test_a_server_that_dies_mid_stream_costs_its_point_only(job: Job, fault: str, words: str) -> None:
@@ -204,7 +203,6 @@ def test_a_server_that_dies_mid_stream_costs_its_point_only(job: Job, fault: str
     assert any("a new one for the remaining 1 points" in line for line in job.said)
 
 
-@pytest.mark.slow
 def test_a_dying_server_is_noticed_at_once(job: Job) -> None:
     """Requests in flight do not wait for the stall limit when the process has gone."""
     start = job.start(
@@ -239,7 +237,6 @@ def test_a_start_that_fails_is_recorded_and_told_in_one_line(job: Job) -> None:
     assert "CUDA out of memory" in (job.root / start.log_directory() / "server.log").read_text()
 
 
-@pytest.mark.slow
 def test_a_failed_start_is_tried_again_only_when_asked(job: Job) -> None:
     """The next run takes failed points as they are; with retry_failed they are measured on a new server."""
     start = job.start(closed(), closed(1, 2), faults=[{"do": "die_at_start", "starts": [1]}])
@@ -284,7 +281,6 @@ def test_damaged_files_are_named_and_measured_again(job: Job) -> None:
     assert [store.path(start.key(point)).read_bytes() for point in start.points[len(DAMAGE) :]] == good
 
 
-@pytest.mark.slow
 def test_a_file_under_a_wrong_name_is_not_believed(job: Job) -> None:
     """A sound point of another spec, put where a point should be, is refused and measured again."""
     start = job.start(closed(), closed(1, 2), faults=[])
@@ -343,7 +339,6 @@ def test_points_of_others_are_opened_safely(job: Job) -> None:
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.slow
 def test_an_older_schema_is_refused_by_its_number(job: Job) -> None:
     """A point of a schema that this servelab does not read says so, and is measured again."""
     import pyarrow as pa
@@ -360,7 +355,6 @@ def test_an_older_schema_is_refused_by_its_number(job: Job) -> None:
     assert any("schema 0" in line for line in job.said)
 
 
-@pytest.mark.slow
 def test_unwritable_results_end_the_job_and_keep_what_is_there(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -459,7 +453,6 @@ def test_what_an_attached_server_cannot_give_is_not_measured(changes: dict[str, 
     assert engine.refusal(replace(start, boot="any", options={}), closed()) is None
 
 
-@pytest.mark.slow
 def test_two_jobs_on_one_machine_take_turns(job: Job) -> None:
     """The second waits for the first and says for whom; their servers never live at the same time."""
     import threading
@@ -489,7 +482,6 @@ def test_two_jobs_on_one_machine_take_turns(job: Job) -> None:
     assert len(waiting) == 1 and str(os.getpid()) in waiting[0]
 
 
-@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_points(job: Job) -> None:
     """Forty points in one job take no more memory than the first fifteen did (within a few MB)."""
     import gc
@@ -545,17 +537,16 @@ def test_names_with_shell_syntax_run_nothing(job: Job) -> None:
     """Model names and option values reach the server as they are; no shell ever reads them."""
     trap = job.root / "trap"
     start = job.start(
-        closed(1, 1), faults=[], options={"tokenizer": f"x; touch {trap}; $(touch {trap}) `touch {trap}`"}
+        closed(1, 1), faults=[], options={"revision": f"x; touch {trap}; $(touch {trap}) `touch {trap}`"}
     )
     start = replace(start, model=replace(start.model, path=f"m'\"; touch {trap} #"))
     job.run(start)
     assert not trap.exists()
     argv = truth.read(job.truth, "start")[0]["argv"]
-    assert f"--tokenizer=x; touch {trap}; $(touch {trap}) `touch {trap}`" in argv
+    assert f"--revision=x; touch {trap}; $(touch {trap}) `touch {trap}`" in argv
     assert f"--model=m'\"; touch {trap} #" in argv
 
 
-@pytest.mark.slow
 def test_what_else_the_machine_did_is_kept_with_the_point(job: Job) -> None:
     """Every point says how busy other processes kept the machine, so that a disturbed one can be told."""
     start = job.start(closed(4, 40, output_tokens=40), faults=[])

@@ -15,6 +15,8 @@ from servelab.records import PointRecord, read_point
 from servelab.spec import ServerStart, Workload
 from servelab.store import Store
 
+pytestmark = pytest.mark.slow  # servers start, die and are started again: seconds each
+
 
 class Seen:
     """What a watcher was told."""

@@ -56,6 +56,7 @@ def test_only_what_a_script_uses_counts(copied: Path) -> None:
     assert digest(copied, "analyse.py") != analyse
 
 
+@pytest.mark.slow
 def test_digest_is_the_same_in_every_process() -> None:
     """Hash seeds differ between processes, digests of code do not."""
     code = (

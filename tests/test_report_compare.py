@@ -71,6 +71,7 @@ def test_changed_settings_and_versions_are_named() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", ["en", "ko"])
 def test_the_page_says_what_differs_in_both_languages(language: str) -> None:
     """The comparison's page has no missing text and names both studies."""

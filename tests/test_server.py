@@ -21,6 +21,8 @@ from servelab import engine, server, server_http
 from servelab.loadgen import Target
 from servelab.supervised import READ_LIMIT_BYTES
 
+pytestmark = pytest.mark.slow  # server processes start and end: seconds each
+
 
 def fails(tmp_path: Path, **changes: object) -> server.ServerStartError:
     """The error of a start that must fail; nothing may be left of it."""
@@ -97,7 +99,6 @@ def test_facts_say_who_the_server_is_and_hide_its_key(tmp_path: Path) -> None:
     assert key not in (tmp_path / "log").read_text()
 
 
-@pytest.mark.slow
 def test_the_key_is_in_no_process_list(tmp_path: Path) -> None:
     """Nobody else on the machine reads the key from a command line."""
     with server.launch(fake_start(), tmp_path / "log", tmp_path / "boot") as live:
@@ -105,7 +106,6 @@ def test_the_key_is_in_no_process_list(tmp_path: Path) -> None:
             assert live.target.api_key.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-@pytest.mark.slow
 def test_boot_history_is_controlled(tmp_path: Path) -> None:
     """The first start on empty caches is «first», the next «restart»; boot="first" empties them, and nothing else."""
     start = fake_start()
@@ -118,7 +118,6 @@ def test_boot_history_is_controlled(tmp_path: Path) -> None:
     assert (tmp_path / "boot" / "note.txt").exists()
 
 
-@pytest.mark.slow
 def test_the_log_of_each_start_follows_the_last(tmp_path: Path) -> None:
     """A log holds every start from its first byte; facts come from this start's part, marks cut out a moment's."""
     log = tmp_path / "log"
@@ -139,10 +138,8 @@ def test_the_log_of_each_start_follows_the_last(tmp_path: Path) -> None:
     ("words", "cause", "said"),
     [
         ("oom", "out_of_memory", "torch.OutOfMemoryError: CUDA out of memory"),
-        pytest.param(
-            "kv_too_small", "out_of_memory", "ValueError: To serve at least one", marks=pytest.mark.slow
-        ),
-        pytest.param("model_missing", "model_missing", "OSError: Repo id must", marks=pytest.mark.slow),
+        pytest.param("kv_too_small", "out_of_memory", "ValueError: To serve at least one"),
+        pytest.param("model_missing", "model_missing", "OSError: Repo id must"),
         ("silent", "died", "exit status 1"),
     ],
 )
@@ -177,7 +174,6 @@ def test_an_option_of_ours_is_refused_before_anything_starts(tmp_path: Path) -> 
     assert not (tmp_path / "log").exists()
 
 
-@pytest.mark.slow
 def test_a_slow_server_is_waited_for(tmp_path: Path) -> None:
     """Slow is not dead: it is measured when it answers, and ready_s says how slow."""
     knobs = {"faults": [{"do": "slow_start", "s": 1.5}]}
@@ -185,7 +181,6 @@ def test_a_slow_server_is_waited_for(tmp_path: Path) -> None:
         assert live.ready_s >= 1.5
 
 
-@pytest.mark.slow
 def test_a_server_that_hangs_is_given_up(tmp_path: Path) -> None:
     """After the deadline the error says how long it waited and what the server said last."""
     knobs = {"truth": str(tmp_path / "truth.jsonl"), "faults": [{"do": "hang_at_start"}]}
@@ -217,7 +212,6 @@ def test_a_server_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     assert survivors(tmp_path / "truth.jsonl") == []
 
 
-@pytest.mark.slow
 def test_a_daemon_that_left_the_group_goes_too(tmp_path: Path) -> None:
     """A grandchild in a session of its own, its environment empty and deaf to SIGTERM, does not survive."""
     knobs = {"faults": [{"do": "grandchild"}]}
@@ -228,7 +222,6 @@ def test_a_daemon_that_left_the_group_goes_too(tmp_path: Path) -> None:
     assert running(family) == []
 
 
-@pytest.mark.slow
 def test_a_dead_server_is_known_at_once_and_its_family_goes(tmp_path: Path) -> None:
     """SIGKILL to the server: alive() turns false, last words name the signal, its daemon is cleared away."""
     knobs = {"faults": [{"do": "grandchild"}]}
@@ -284,10 +277,7 @@ def measuring(tmp_path: Path) -> Iterator[Callable[..., "tuple[subprocess.Popen[
             child.wait()
 
 
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGINT, *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGTERM, signal.SIGHUP))],
-)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_measuring_process_stops_the_server(
     measuring: Callable[..., "tuple[subprocess.Popen[bytes], str, list[int]]"], number: int, tmp_path: Path
 ) -> None:
@@ -350,7 +340,6 @@ def foreign() -> Iterator[int]:
     old.server_close()
 
 
-@pytest.mark.slow
 def test_a_lost_race_for_the_port_is_run_again(
     tmp_path: Path, foreign: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,7 +415,6 @@ def test_an_attached_server_that_is_not_what_it_should_be(tmp_path: Path, foreig
 # ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_log_without_end_fills_neither_disk_nor_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
