@@ -25,6 +25,7 @@ settings.load_profile("servelab")
 TIERS = ("slow", "browser", "real")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests without one of the tiers' markers, then slow, browser, real; the order within a tier stays.
 
