@@ -25,16 +25,8 @@ settings.load_profile("servelab")
 TIERS = ("slow", "browser", "real")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests without one of the tiers' markers, then slow, browser, real; the order within a tier stays.
-
-    With `-n 2 --dist loadgroup` real servers never run beside one another, and there is one browser.
-    """
-    for item in items:
-        for name in ("browser", "real"):
-            if item.get_closest_marker(name):
-                item.add_marker(pytest.mark.xdist_group(name))
+    """Tests without one of the tiers' markers, then slow, browser, real; the order within a tier stays."""
     items.sort(
         key=lambda item: max(
             (TIERS.index(m.name) + 1 for m in item.iter_markers() if m.name in TIERS), default=0
