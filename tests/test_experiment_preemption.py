@@ -111,6 +111,7 @@ def test_a_log_with_missing_steps_is_no_account() -> None:
 
 
 @pytest.mark.real
+@pytest.mark.timeout(1800)  # the first of them may make the server's environment
 def test_the_account_of_steps_is_vllms_own(real_server: Any) -> None:
     """On vLLM's own scheduler the account is exactly what the preempted lost less what vLLM says they found."""
     script = Path(__file__).parent / "vllm_scheduler.py"

@@ -17,7 +17,7 @@ from servelab import processes, server
 from servelab.records import read_point
 from servelab.spec import EngineSpec, ModelSpec, Option, Point, ServerStart, Workload
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 
 MEASURE = Path(__file__).parents[1] / "workflow/scripts/measure.py"
 

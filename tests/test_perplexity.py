@@ -201,6 +201,7 @@ print(json.dumps(losses))
 
 
 @pytest.mark.real
+@pytest.mark.timeout(1800)
 def test_the_servers_perplexity_is_transformers_own(real_server: Any, tmp_path: Path) -> None:
     """The same segments through vLLM and directly through transformers agree to 0.5 %."""
     from servelab import measure
