@@ -13,7 +13,7 @@ def test_snakemake_report_has_the_paper_its_figures_and_tables_with_captions(pro
     reported = project.run_as_is("all", "--report", "page.html")
     assert reported.returncode == 0, reported.output
     page = (project.root / "page.html").read_text(encoding="utf-8")
-    for result in ("small.html", "points.csv", "load_sweep-throughput.svg", "load_sweep_load_sweep.csv"):
+    for result in ("small.html", "points.csv", "validity-points.svg"):
         assert f"Adding {result} " in reported.output, reported.output
         assert result in page
     for words in (
