@@ -53,10 +53,16 @@ def polled(series: pa.Table, name: str, window: Mapping[str, float], combine: st
     return np.bincount(place, weights=values, minlength=polls.size)
 
 
-def kv_block_tokens(meta: PointMeta) -> int | None:
-    """Tokens in a block of the KV cache, from vllm:cache_config_info; None where the server does not say."""
-    sizes = [str(config.get("block_size", "")) for config in _cache_configs(meta)]
-    return next((int(size) for size in sizes if size.isdigit() and int(size) > 0), None)
+def kv_blocks(meta: PointMeta) -> tuple[int | None, int | None]:
+    """(blocks, tokens in a block) of the KV cache from vllm:cache_config_info; None where the server does not say."""
+    configs = [meta.session.get("cache_config") or {}]
+    configs += [prometheus.cache_config(meta.metrics.get(moment, {})) for moment in ("before", "after")]
+
+    def said(name: str) -> int | None:
+        texts = [str(config.get(name, "")) for config in configs]
+        return next((int(text) for text in texts if text.isdigit() and int(text) > 0), None)
+
+    return said("num_gpu_blocks"), said("block_size")
 
 
 def capacity_requests(tokens: int, each: int, block: int | None) -> float:
@@ -68,19 +74,12 @@ def capacity_requests(tokens: int, each: int, block: int | None) -> float:
     return tokens / each if block is None else (tokens / block) / -(-each // block)
 
 
-def _cache_configs(meta: PointMeta) -> list[Mapping[str, object]]:
-    """What the server said of its cache: when it was ready, before and after the point."""
-    moments = [prometheus.cache_config(meta.metrics.get(moment, {})) for moment in ("before", "after")]
-    return [meta.session.get("cache_config") or {}, *moments]
-
-
 def kv_capacity(meta: PointMeta) -> tuple[int | None, int | None]:
     """(tokens, bytes) of the KV cache as the server said: its log, or blocks × block size from /metrics."""
     places = [meta.session.get("log") or {}, meta.session]
     tokens = next((p["kv_cache_tokens"] for p in places if p.get("kv_cache_tokens")), None)
     size = next((p["kv_cache_bytes"] for p in places if p.get("kv_cache_bytes")), None)
-    for config in _cache_configs(meta):
-        blocks, block = str(config.get("num_gpu_blocks", "")), str(config.get("block_size", ""))
-        if tokens is None and blocks.isdigit() and block.isdigit():
-            tokens = int(blocks) * int(block)
+    blocks, block = kv_blocks(meta)
+    if tokens is None and blocks and block:
+        tokens = blocks * block
     return (int(tokens) if tokens is not None else None, int(size) if size is not None else None)

@@ -78,7 +78,7 @@ def _sessions(metas: list[PointMeta]) -> list[dict[str, Any]]:
             session["id"],
             {
                 "session_id": session["id"],
-                "experiment": meta.experiment,
+                "experiments": [],
                 "slug": meta.slug,
                 "start": meta.spec.get("start", 1),
                 "boot": session.get("boot"),
@@ -92,8 +92,10 @@ def _sessions(metas: list[PointMeta]) -> list[dict[str, Any]]:
             },
         )
         entry["points"] += 1
-        if meta.experiment not in entry["experiment"].split(", "):
-            entry["experiment"] += f", {meta.experiment}"
+        if meta.experiment not in entry["experiments"]:
+            entry["experiments"].append(meta.experiment)
+    for entry in seen.values():
+        entry["experiment"] = ", ".join(entry.pop("experiments"))
     return list(seen.values())
 
 

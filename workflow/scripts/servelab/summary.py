@@ -242,7 +242,7 @@ def _statistics(metric: str, values_ms: np.ndarray) -> dict[str, float | None]:
 def _server(record: PointRecord, workload: Workload) -> dict[str, Any]:
     meta = record.meta
     tokens, size = server_counters.kv_capacity(meta)
-    block = server_counters.kv_block_tokens(meta)
+    _, block = server_counters.kv_blocks(meta)
     per_request = workload.input_tokens + workload.output_tokens
     values: dict[str, Any] = {
         "preemptions": server_counters.delta(meta, server_counters.PREEMPTIONS),

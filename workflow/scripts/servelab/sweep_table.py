@@ -38,9 +38,8 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "preemptions": ("", MEASURED),
     "joules_per_token": ("J", MEASURED),
 }
-_GAPS_MOST = (
-    400_000  # of more, every so-manieth request is resampled: a little too wide, and not minutes of work
-)
+# Of more gaps every so-manieth request is resampled: an interval a little too wide, and not minutes of work.
+_GAPS_MOST = 400_000
 
 
 def load_row(data: StudyData, rows: pd.DataFrame) -> dict[str, Any]:

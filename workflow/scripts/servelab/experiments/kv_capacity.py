@@ -81,6 +81,7 @@ def _start(data: StudyData, row: Mapping[str, Any]) -> dict[str, Any]:
     """One start: what its log and /metrics say, and the formula where it holds."""
     record = data.load(row)
     tokens, size = server_counters.kv_capacity(record.meta)
+    blocks, block = server_counters.kv_blocks(record.meta)
     tokens = comparison.session_fact(record, "kv_cache_tokens") or tokens
     size = comparison.session_fact(record, "kv_cache_bytes") or size
     options = {key.replace("-", "_"): value for key, value in data.options(row).items()}
@@ -94,8 +95,8 @@ def _start(data: StudyData, row: Mapping[str, Any]) -> dict[str, Any]:
         "boot": row["boot"],
         "start": int(row["start"]),
         "kv_cache_tokens": tokens,
-        "kv_block_tokens": server_counters.kv_block_tokens(record.meta),
-        "metrics_tokens": _metrics_tokens(record.meta.session, record.meta.metrics),
+        "kv_block_tokens": block,
+        "metrics_tokens": blocks * block if blocks and block else None,
         "kv_cache_bytes": size,
         "bytes_per_token": per_token,
         "formula_bytes_per_token": known,
@@ -121,13 +122,6 @@ def kv_dtype_of(options: Mapping[str, Any]) -> str:
     """The KV cache's dtype: as given; else the dtype the server was told to run in; else the model's own."""
     given = [str(options[name]) for name in (DTYPE, "dtype") if options.get(name) not in (None, "auto")]
     return given[0] if given else "auto"
-
-
-def _metrics_tokens(session: Mapping[str, Any], metrics: Mapping[str, Mapping[str, float]]) -> int | None:
-    """Blocks × block size as /metrics has them (vllm:cache_config_info)."""
-    config = session.get("cache_config") or {}
-    blocks, size = str(config.get("num_gpu_blocks", "")), str(config.get("block_size", ""))
-    return int(blocks) * int(size) if blocks.isdigit() and size.isdigit() else None
 
 
 def _resolution_pct(session: Mapping[str, Any], size: float | None) -> float | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from servelab import iteration_log
+from servelab import iteration_log, server_counters
 from servelab.claims import CALCULATED, MEASURED, NOT_MEASURED, Analysis, Finding, Table
 from servelab.config.schema import Experiment
 from servelab.experiments import comparison, workloads
@@ -123,12 +123,11 @@ def _block_ratio(data: StudyData, group: comparison.Settings, rows: pd.DataFrame
     """
     if not len(rows):
         return None
-    config = data.load(comparison.each_row(rows)[0]).meta.session.get("cache_config") or {}
-    size, blocks = (str(config.get(name, "")) for name in ("block_size", "num_gpu_blocks"))
-    if not size.isdigit() or not blocks.isdigit() or int(blocks) < 2:
+    blocks, size = server_counters.kv_blocks(data.load(comparison.each_row(rows)[0]).meta)
+    if size is None or blocks is None or blocks < 2:
         return None
-    each = -(-(group["input_tokens"] + group["output_tokens"] - 1) // int(size))
-    return float(group["concurrency"] * each / (int(blocks) - 1))
+    each = -(-(group["input_tokens"] + group["output_tokens"] - 1) // size)
+    return float(group["concurrency"] * each / (blocks - 1))
 
 
 def _recomputed(data: StudyData, rows: pd.DataFrame) -> iteration_log.Recomputed | None:
