@@ -10,7 +10,7 @@ from servelab.claims import CALCULATED, MEASURED, Table
 from servelab.experiments import comparison
 from servelab.experiments.base import StudyData
 from servelab.experiments.comparison import MODEL, SERVER, Level
-from servelab.sweep_table import itl_cells
+from servelab.sweep_table import itl_cells, rate_cells
 
 LOAD = ("concurrency", "input_tokens", "output_tokens")
 COLUMNS: Mapping[str, tuple[str, str]] = {
@@ -59,7 +59,7 @@ def load_table(
 
 def _row(data: StudyData, usable: pd.DataFrame, every: pd.DataFrame) -> dict[str, object]:
     throughput = comparison.level(usable, "output_throughput_tok_s")
-    cells: dict[str, object] = dict(throughput.cells("output_throughput_tok_s"))
+    cells: dict[str, object] = dict(rate_cells(usable, "output_throughput_tok_s"))
     cells |= {"points": throughput.points, "starts": throughput.starts, **_ready(usable).cells("ready_s")}
     cells |= {column: _mean(usable, column) for column in ("running_mean", "waiting_mean", "preemptions")}
     cells |= {column: _first(usable, column) for column in ("kv_cache_tokens", "capacity_requests")}
