@@ -49,7 +49,15 @@ def test_whether_a_connection_may_be_used_again(fields: list[str], version: str,
 
 @pytest.mark.parametrize(
     "data",
-    [b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", b"\x16\x03\x01\x02", head_of("Content-Length: x")],
+    [
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/1.1 abc\r\n\r\n",
+        b"\x16\x03\x01\x02",
+        head_of("Content-Length: x"),
+        head_of(status="99999999999 OK"),
+        head_of(status="1000 OK"),
+        pytest.param(head_of("Content-Length: " + "9" * 5000), id="a length of 5000 digits"),
+    ],
 )
 def test_what_is_no_http_is_refused(data: bytes) -> None:
     """An answer in another protocol is an error, not an endless wait."""

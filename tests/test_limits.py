@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from servelab import limits
+from servelab.device_lock import device_lock
 
 SCRIPT = Path(__file__).parents[1] / "workflow/scripts/measure_limits.py"
 
@@ -122,6 +123,20 @@ def test_the_command_writes_what_it_measured(environment, tmp_path):
     ]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
     assert json.loads(output.read_text())["flops"] == pytest.approx(2e9)
+
+
+def test_the_command_waits_for_who_measures_on_the_machine(environment, tmp_path):
+    """Limits measured beside another study's load would be too low for good: the probe takes the machine's lock."""
+    output = tmp_path / "limits.json"
+    command = [sys.executable, str(SCRIPT), "--python", environment, "--output", str(output)]
+    with device_lock("cpu", tmp_path / "other", print):
+        probe = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        said = probe.stdout.readline()
+        assert "waiting for the cpu of this machine" in said and str(tmp_path / "other") in said
+        assert not output.exists()
+    probe.communicate(timeout=60)
+    assert probe.returncode == 0
+    assert json.loads(output.read_text())["source"] == "measured"
 
 
 def test_the_command_writes_that_it_could_not_measure(tmp_path):

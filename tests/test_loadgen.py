@@ -4,11 +4,13 @@ Times are compared as orders and with wide bounds: the machine is shared.
 """
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
 import threading
 import time
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from servelab import loadgen
+from servelab import drivers, loadgen, redact
+from servelab.client import Connection, RawWire
+from servelab.client_load import ClientLoad
+from servelab.exchange import Exchange
 from servelab.loadgen import Measurement, PromptSource, RunLimits, Target
 from servelab.records import REQUESTS, SERIES
+from servelab.sender import Sender
 from servelab.spec import Workload
 from streams import DONE, framed, usage, vllm_chunk, vllm_events
 from stub_server import Request, Stub, plain, stream, stub
@@ -282,6 +288,21 @@ async def nonsense(request: Request, writer: asyncio.StreamWriter) -> bool:
     return True
 
 
+async def strange_status(request: Request, writer: asyncio.StreamWriter) -> bool:
+    writer.write(b"HTTP/1.1 99999999999 OK\r\nContent-Length: 0\r\n\r\n")
+    return True
+
+
+async def vast_counts(request: Request, writer: asyncio.StreamWriter) -> bool:
+    writer.write(framed([vllm_chunk(" a", usage(20, 3_000_000_000), "length"), DONE]))
+    return True
+
+
+async def deep(request: Request, writer: asyncio.StreamWriter) -> bool:
+    writer.write(framed([b"data: " + b'{"error":' * 100_000 + b"\n\n", DONE]))
+    return True
+
+
 @pytest.mark.parametrize(
     ("answer", "causes"),
     [
@@ -290,6 +311,9 @@ async def nonsense(request: Request, writer: asyncio.StreamWriter) -> bool:
         (hang_up, {"closed_early"}),
         (half, {"closed_early"}),
         (nonsense, {"bad_stream"}),
+        (strange_status, {"bad_stream"}),
+        (vast_counts, {"bad_stream"}),
+        (deep, {"bad_stream"}),
     ],
 )
 def test_each_failure_is_a_row_with_its_cause(answer: Any, causes: set[str]) -> None:
@@ -378,6 +402,42 @@ def test_the_points_time_is_a_limit_for_every_kind(kind: str) -> None:
     assert not any(row["ok"] for row in table)
 
 
+@pytest.mark.parametrize("kind", ["closed", "open", "interference"])
+def test_a_run_whose_answers_get_lost_is_over_soon_after_its_time(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were the ends of requests lost on their way to the driver, the run would still end, with a row a request."""
+
+    async def never(request: Request, writer: asyncio.StreamWriter) -> bool:
+        await asyncio.sleep(60)
+        return False
+
+    monkeypatch.setattr(loadgen, "OVERDUE_S", 0.3)
+    monkeypatch.setattr(Sender, "_ended", lambda sender, exchange, on_end: None)
+    workloads = {
+        "closed": closed(2, 5),
+        "open": Workload(
+            kind="open", input_tokens=8, output_tokens=2, rate_rps=20.0, requests=30, warmup_requests=0
+        ),
+        "interference": interference(warmup_requests=0),
+    }
+    with stub(never) as server:
+        got = measure(server, workloads[kind], timeout_s=0.7)
+    table = [row for row in got.requests.to_pylist() if row["role"] != "warmup"]
+    assert len(table) == {"closed": 5, "open": 30, "interference": 4}[kind]
+    assert {row["cause"] for row in table} == {"timeout"}
+    assert got.stopped is not None and got.stopped[0] == "timeout"
+
+
+def test_a_run_whose_gate_never_opens_is_over_soon_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots that wait for the counters' reading for ever do not hold the night up."""
+    monkeypatch.setattr(loadgen, "OVERDUE_S", 0.3)
+    monkeypatch.setattr(drivers.Gate, "ask", lambda gate, then: None)
+    with stub() as server:
+        got = measure(server, closed(2, 5), timeout_s=0.5)
+    assert [row["cause"] for row in rows(got)] == ["timeout"] * 5
+
+
 def test_nobody_there_is_connect_and_not_a_thousand_tries() -> None:
     """A port without a server: every request fails as connect, and the run gives up instead of trying them all."""
     with stub() as server:
@@ -457,6 +517,116 @@ def test_the_key_is_sent() -> None:
     assert {request.headers["authorization"] for request in server.completions} == {"Bearer sesame"}
 
 
+def test_a_servers_words_are_kept_without_the_key_and_control_characters() -> None:
+    """A server that repeats the key it was sent, in colour, leaves a plain line without it; a stream's words too."""
+    key = "sesame-street-12"
+
+    async def echo(request: Request, writer: asyncio.StreamWriter) -> bool:
+        said = "\x1b[31mkey " + request.headers["authorization"].split()[1] + " is wrong\r\n" + "x" * 3000
+        body = json.dumps({"error": {"message": said}}).encode()
+        broken = b"data: " + said.replace("\r\n", "").encode() + b"\n\n"
+        writer.write(framed([broken, DONE]) if request.number == 2 else plain("401 Unauthorized", body))
+        return True
+
+    with stub(echo) as server:
+        target = Target(server.url, "m", key)
+        got = loadgen.measure(target, closed(1, 3), PROMPTS, RunLimits(poll_s=0), parse=parse)
+    assert [row["cause"] for row in rows(got)] == ["http_error", "bad_stream", "http_error"]
+    for row in rows(got):
+        assert row["detail"].isprintable() and len(row["detail"]) <= redact.LINE_CHARS
+        assert key not in row["detail"] and f"key {redact.HIDDEN} is wrong" in row["detail"]
+
+
+class GoneTransport:
+    """A transport after its end: uvloop's raises for whoever writes to it."""
+
+    def write(self, data: bytes) -> None:
+        raise RuntimeError("unable to perform operation; the handler is closed")
+
+    def abort(self) -> None:
+        pass
+
+
+def gone(wire: RawWire) -> Connection:
+    connection = Connection(wire)
+    connection.connection_made(GoneTransport())
+    connection.connection_lost(None)
+    return connection
+
+
+def test_a_request_on_a_connection_that_is_gone_is_a_reset() -> None:
+    """It ends as reset instead of raising, and not before the sender has heard that it was sent."""
+
+    async def start() -> tuple[float | None, Exchange]:
+        exchange = Exchange("measured", 0, "/v1/completions", b"{}")
+        gone(RawWire("http://127.0.0.1:9", {}, 1.0)).start(exchange, b"GET / HTTP/1.1\r\n\r\n")
+        at_once = exchange.end_s
+        await asyncio.sleep(0.01)
+        return at_once, exchange
+
+    at_once, exchange = asyncio.run(start())
+    assert at_once is None and exchange.cause == "reset" and exchange.sent_s is None
+
+
+def test_a_connection_lost_while_it_was_made_is_no_connection() -> None:
+    """A server that accepts and closes at once: nothing is kept for later, and a request fails as connect."""
+
+    async def submit() -> tuple[list[Connection], Exchange]:
+        wire = RawWire("http://127.0.0.1:9", {}, 1.0)
+
+        async def accepted_and_closed(factory: Any, *address: Any) -> Any:
+            return None, gone(wire)
+
+        asyncio.get_running_loop().create_connection = accepted_and_closed
+        await wire.warm(2)
+        kept = [*wire._idle, *wire._open]
+        exchange = Exchange("measured", 0, "/v1/completions", b"{}")
+        wire.submit(exchange)
+        await asyncio.sleep(0.05)
+        return kept, exchange
+
+    kept, exchange = asyncio.run(submit())
+    assert kept == [] and exchange.cause == "connect"
+
+
+def test_a_connection_lost_while_others_are_made_is_not_used() -> None:
+    """Warming up keeps only those that still stand when all are made."""
+
+    async def warm() -> tuple[list[Connection], list[Connection]]:
+        wire = RawWire("http://127.0.0.1:9", {}, 1.0)
+        made: list[Connection] = []
+
+        async def one_after_the_other(factory: Any, *address: Any) -> Any:
+            connection = factory()
+            connection.connection_made(GoneTransport())
+            made.append(connection)
+            if len(made) == 2:
+                await asyncio.sleep(0.02)
+                made[0].connection_lost(None)
+            return None, connection
+
+        asyncio.get_running_loop().create_connection = one_after_the_other
+        await wire.warm(2)
+        return made, wire._idle
+
+    made, idle = asyncio.run(warm())
+    assert idle == [made[1]]
+
+
+def test_an_idle_connection_that_speaks_is_not_used_again() -> None:
+    """Bytes that nobody asked for: the connection is dropped, and is not there for the next request."""
+
+    async def speak() -> list[Connection]:
+        wire = RawWire("http://127.0.0.1:9", {}, 1.0)
+        connection = Connection(wire)
+        connection.connection_made(GoneTransport())
+        wire.give_back(connection)
+        connection.data_received(b"HTTP/1.1 408 Request Timeout\r\n\r\n")
+        return wire._idle
+
+    assert asyncio.run(speak()) == []
+
+
 def test_cancelling_closes_every_connection() -> None:
     """A cancelled run raises CancelledError at once and leaves no connection open."""
     closed_by_client = threading.Event()
@@ -531,6 +701,17 @@ def test_a_workload_that_cannot_be_is_refused_before_anything_is_sent(workload: 
         with pytest.raises(ValueError, match=words):
             measure(server, workload)
         assert server.completions == []
+
+
+def test_the_clients_clock_stops_once() -> None:
+    """What comes after the load (reading the counters, closing) is no part of the client's time."""
+    load = ClientLoad()
+    load.start()
+    load.stop()
+    first = load.figures(8, array("d"))
+    time.sleep(0.05)
+    load.stop()
+    assert load.figures(8, array("d")) == first
 
 
 def test_the_client_knows_itself() -> None:

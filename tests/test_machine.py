@@ -3,8 +3,10 @@
 import json
 import multiprocessing
 import os
+import shlex
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -101,12 +103,16 @@ def test_gpu_memory_that_comes_back_late_is_waited_for(monkeypatch: pytest.Monke
         ("cpu", {"CUDA_VISIBLE_DEVICES": "0"}, ["cpu"]),
         ("cuda", {}, ["gpu"]),
         ("cuda", {"CUDA_VISIBLE_DEVICES": "1,0"}, ["gpu-0", "gpu-1"]),
-        ("cuda", {"CUDA_VISIBLE_DEVICES": "GPU-ab/../c"}, ["gpu-GPU-ab-c"]),
+        ("cuda", {"CUDA_VISIBLE_DEVICES": "GPU-ab/../c"}, ["gpu"]),
+        ("cuda", {"CUDA_VISIBLE_DEVICES": "0,MIG-12"}, ["gpu"]),
+        ("cuda", {"CUDA_VISIBLE_DEVICES": "-1"}, ["gpu"]),
+        ("cuda", {"CUDA_VISIBLE_DEVICES": ""}, ["gpu"]),
+        ("cuda", {"CUDA_VISIBLE_DEVICES": " 00, 1,"}, ["gpu-0", "gpu-1"]),
         ("rocm", {"HIP_VISIBLE_DEVICES": "3"}, ["gpu-3"]),
     ],
 )
 def test_what_a_server_occupies(device: str, ambient: dict[str, str], expected: list[str]) -> None:
-    """The CPU, the visible GPUs one by one, or all of them; no name leads out of the lock folder."""
+    """The CPU, the visible GPUs one by one if plain indices name them, else all: one GPU never has two locks."""
     assert device_lock.names(device, ambient) == expected
 
 
@@ -147,6 +153,17 @@ def test_locks_of_one_gpu_and_of_all(tmp_path: Path, theirs: str, ours: str, wai
         assert str(other.pid) in said[0] and "/somewhere" in said[0]
 
 
+def test_every_shell_has_the_same_lock_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two users with temporary folders of their own still wait for each other."""
+    monkeypatch.setattr(device_lock, "FOLDER", tmp_path / "all")
+    for name in ("one", "two"):
+        monkeypatch.setenv("TMPDIR", str(tmp_path / name))
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
+        with device_lock.device_lock("cpu", tmp_path, print, {"TMPDIR": str(tmp_path / name)}):
+            assert (tmp_path / "all/cpu.lock").exists() and not (tmp_path / name).exists()
+    assert (tmp_path / "all").stat().st_mode & 0o7777 == 0o1777
+
+
 def test_a_link_in_the_lock_folder_is_not_followed(tmp_path: Path) -> None:
     """Nobody can have us overwrite a file by a link under a lock's name."""
     victim = tmp_path / "victim"
@@ -174,6 +191,23 @@ def test_sigterm_raises_what_ctrl_c_raises_and_handlers_come_back() -> None:
     assert [
         signals.signal.getsignal(number) for number in (*signals.STOPPING, signals.signal.SIGINT)
     ] == before
+
+
+def test_a_run_that_is_to_outlive_its_terminal_does() -> None:
+    """Under nohup SIGHUP stays ignored within the block; SIGTERM still ends it."""
+    before = signals.signal.signal(signals.signal.SIGHUP, signals.signal.SIG_IGN)
+    reached = []
+    try:
+        with pytest.raises(KeyboardInterrupt), signals.as_interrupt():
+            os.kill(os.getpid(), signals.signal.SIGHUP)
+            time.sleep(0.05)
+            reached.append(signals.signal.getsignal(signals.signal.SIGHUP))
+            os.kill(os.getpid(), signals.signal.SIGTERM)
+            time.sleep(5)
+        assert reached == [signals.signal.SIG_IGN]
+        assert signals.signal.getsignal(signals.signal.SIGHUP) is signals.signal.SIG_IGN
+    finally:
+        signals.signal.signal(signals.signal.SIGHUP, before)
 
 
 def test_outside_the_main_thread_signals_are_left_alone() -> None:
@@ -261,3 +295,54 @@ def test_a_job_ends_with_its_snakemake(tmp_path: Path, gone: str) -> None:
     while (each := processes.process(pid)) is not None and each.state not in ("Z", "X"):
         assert time.monotonic() < deadline + 20
         time.sleep(0.02)
+
+
+SCRIPTS = Path(signals.__file__).parents[1]
+# Stands in for venv, pip and the probe: does nothing, in a process of its own below it, for ever.
+BUSY = """
+import os, subprocess, sys
+from pathlib import Path
+below = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+Path(os.environ["NOTE"]).write_text(f"{os.getpid()} {below.pid} ")
+below.wait()
+"""
+MODEL = {"source": "pypi", "package": "x==1", "file": "x.gguf", "dtype": "bfloat16"}
+MAKERS = {
+    "make_environment.py": ["--requirements", "pins.txt", "--output", "made"],
+    "make_model.py": ["--model", json.dumps(MODEL), "--python", "python", "--output", "made"],
+    "measure_limits.py": ["--python", "./busy", "--output", "limits.json"],
+}
+
+
+@pytest.mark.parametrize("script", list(MAKERS))
+def test_what_is_made_before_measuring_ends_with_snakemake(tmp_path: Path, script: str) -> None:
+    """SIGKILL of Snakemake while pip or the probe works: the script ends, and all that it has started with it."""
+    for name in ("venv.py", "pip.py"):
+        (tmp_path / name).write_text(BUSY)
+    (tmp_path / "busy").write_text(f"#!/bin/sh\nexec {sys.executable} {tmp_path}/pip.py\n")
+    (tmp_path / "busy").chmod(0o755)
+    shell = shlex.join([sys.executable, str(SCRIPTS / script), *MAKERS[script]]) + "; true"
+    above = tmp_path / "snakemake"
+    above.write_text(f"import subprocess\nsubprocess.run(['bash', '-c', {shell!r}])\n")
+    note = tmp_path / "note"
+    snakemake = subprocess.Popen(
+        [sys.executable, str(above)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "NOTE": str(note)},
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not (note.exists() and note.read_text().endswith(" ")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    started = [processes.process(int(word)) for word in note.read_text().split()]
+    os.kill(snakemake.pid, signals.signal.SIGKILL)
+    snakemake.wait(20)
+    try:
+        while left := [each for each in started if each is not None and processes.alive(each)]:
+            assert time.monotonic() < deadline + 20, f"{left} go on"
+            time.sleep(0.02)
+    finally:
+        for each in started:
+            if each is not None:
+                processes.kill(each)

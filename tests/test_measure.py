@@ -1,6 +1,12 @@
 """The job of one server start: what is missing is measured, kept at once, and shown; nothing else is touched."""
 
+import hashlib
+import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +15,15 @@ from typing import Any
 import pytest
 
 from fake_starts import closed, fake_start
-from servelab import measure
+from made_points import closed_rows, point
+from servelab import measure, server
 from servelab.measure import Outcome, Places, Watcher, measure_start
 from servelab.records import PointRecord, read_point
 from servelab.spec import ServerStart, Workload
 from servelab.store import Store
 
 pytestmark = pytest.mark.slow  # servers start, die and are started again: seconds each
+SCRIPT = Path(__file__).parents[1] / "workflow/scripts/measure.py"
 
 
 class Seen:
@@ -117,6 +125,70 @@ def test_server_that_dies_is_replaced_for_the_remaining_points(tmp_path: Path) -
     assert not all(row["ok"] for row in rows)
     assert before.meta.session["id"] != after.meta.session["id"]
     assert after.meta.session["order"] == 0
+
+
+def test_server_that_dies_before_its_first_point_costs_that_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers once and dies of the next question: each such start pays with a point, so that the job ends."""
+    ask, asked = server._ask, []
+
+    def to_death(live: server.Server) -> float | None:
+        asked.append(live.pid)
+        if len(asked) > 2:
+            return ask(live)
+        os.kill(live.pid, signal.SIGKILL)
+        assert live.life is not None and live.life.wait_for("ended", timeout_s=10.0)
+        return None
+
+    monkeypatch.setattr(server, "_ask", to_death)
+    start = fake_start(closed(1), closed(2), closed(3))
+    seen = Seen()
+    assert run(start, tmp_path, seen) == Outcome(measured=3, kept=0, failed=2, starts=3)
+    assert seen.points == ["p1", "p2", "p3"]
+    first, second, third = (record.meta for record in records(start, tmp_path))
+    assert (first.status, first.cause, first.session["order"]) == ("failed", "server_died", 0)
+    assert "signal 9" in (first.detail or "") and second.cause == "server_died"
+    assert third.status == "ok" and len({meta.session["id"] for meta in (first, second, third)}) == 3
+
+
+def test_the_lock_is_that_of_the_gpus_the_server_sees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine's environment in the config says which GPUs are used, whatever the shell says."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    changes = {"device": "cuda", "environment": {"CUDA_VISIBLE_DEVICES": "3"}}
+    run(fake_start(closed(1), engine_changes=changes), tmp_path)
+    locks = {path.name for path in Path(os.environ["SERVELAB_LOCKS"]).iterdir()}
+    assert locks == {"gpu.lock", "gpu-3.lock"}
+
+
+def test_a_trace_that_changed_since_the_config_was_read_is_not_measured(tmp_path: Path) -> None:
+    """Nothing is stored under the key of the old content; the person reads which file, and the job has failed."""
+    trace = tmp_path / "trace.txt"
+    trace.write_text("0\n0.01\n", encoding="utf-8")
+    digest = hashlib.sha256(trace.read_bytes()).hexdigest()[:32]
+    replayed = Workload(
+        kind="open", input_tokens=8, output_tokens=2, arrival="trace", trace=str(trace), trace_digest=digest
+    )
+    start = fake_start(closed(1), replayed)
+    trace.write_text("0\n0.02\n", encoding="utf-8")
+    command = [sys.executable, str(SCRIPT), "--root", str(tmp_path), "--start", json.dumps(start.to_json())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1 and "trace.txt has changed since the config was read" in done.stdout
+    assert "Traceback" not in done.stderr
+    assert [path.stem for path in (tmp_path / "results/store").rglob("*.arrow")] == [
+        start.key(start.points[0])
+    ]
+
+
+def test_a_run_that_was_stopped_at_the_limit_is_a_timeout_whatever_was_in_flight() -> None:
+    """Rows that are all good do not make a point good whose time ran out before its load was over."""
+    record = point(closed_rows())
+    measure._judge_requests(record.meta, record.requests, None)
+    assert record.meta.status == "ok"
+    measure._judge_requests(record.meta, record.requests, ("timeout", "the point's 9 s are over"))
+    assert (record.meta.status, record.meta.cause) == ("failed", "timeout")
 
 
 def test_disk_full_ends_the_job_and_keeps_what_was_measured(

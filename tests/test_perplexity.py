@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
 
-from servelab import perplexity, texts_source
-from servelab.spec import Workload
+from servelab import perplexity, redact, texts_source
+from servelab.spec import ChangedInputError, Workload
 
 WORKLOAD = Workload(kind="perplexity", text="pydoc_data.topics", segments=3, segment_tokens=8)
 
@@ -104,7 +105,8 @@ def scored(
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         port = runner.addresses[0][1]
-        target = SimpleNamespace(base_url=f"http://127.0.0.1:{port}/v1", model="m", api_key="")
+        key = options.get("api_key", "")
+        target = SimpleNamespace(base_url=f"http://127.0.0.1:{port}/v1", model="m", api_key=key)
         try:
             alive = options.get("alive", lambda: True)
             return await perplexity.run(target, workload, perplexity.Limits(request_timeout_s=5.0), alive)
@@ -144,6 +146,15 @@ def test_a_server_that_halves_has_perplexity_two() -> None:
     ("changes", "cause"),
     [
         ({"usage": {"prompt_tokens": 9}}, "input_tokens"),
+        ({"usage": {"completion_tokens": 0}}, "output_tokens"),
+        ({"usage": {"completion_tokens": 2}}, "output_tokens"),
+        ({"usage": {"completion_tokens": None}}, "usage_missing"),
+        ({"usage": {"completion_tokens": "1x"}}, "bad_stream"),
+        ({"usage": {"completion_tokens": 2**40}}, "bad_stream"),
+        ({"usage": {"prompt_tokens": 1.5}}, "bad_stream"),
+        ({"usage": {"prompt_tokens_details": {"cached_tokens": float("inf")}}}, "bad_stream"),
+        ({"usage": {"prompt_tokens_details": "none"}}, "usage_missing"),
+        ({"choice": {"finish_reason": None}}, "closed_early"),
         ({"choice": {"prompt_logprobs": None}}, "bad_stream"),
         ({"choice": {"prompt_logprobs": [None]}}, "bad_stream"),
     ],
@@ -153,6 +164,45 @@ def test_an_answer_that_does_not_hold_is_a_failed_row(changes: dict[str, Any], c
     rows = scored(lambda body: whole(body, **changes)).requests.to_pylist()
     assert [row["cause"] for row in rows] == [cause] * 3
     assert all(row["nll"] is None and not row["ok"] for row in rows)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"usage": 1e999, "choices": [1]}', "[]", "null"])
+def test_an_answer_of_another_shape_is_a_failed_row(text: str) -> None:
+    """Nesting without end, figures beyond any number, no object at all: rows with a cause, no crash."""
+    rows = scored(lambda body: web.Response(text=text, content_type="application/json")).requests.to_pylist()
+    assert len(rows) == 3 and {row["cause"] for row in rows} <= {"bad_stream", "usage_missing"}
+
+
+def test_logprobs_beyond_any_number_are_refused() -> None:
+    """An integer that no float can hold is a bad answer, not a crash."""
+
+    def vast(body: dict[str, Any]) -> dict[str, Any]:
+        logprobs = [None, *({str(i): {"logprob": -(10**400)}} for i in body["prompt"][1:])]
+        return whole(body, choice={"prompt_logprobs": logprobs})
+
+    assert {row["cause"] for row in scored(vast).requests.to_pylist()} == {"bad_stream"}
+
+
+def test_a_servers_words_are_kept_without_the_key_and_control_characters() -> None:
+    """A server that repeats the key it was sent, in colour, leaves a plain line without it."""
+    words = "\x1b[31mkey sesame-street-12 is wrong\r\n" + "x" * 3000
+    rows = scored(lambda body: web.Response(status=401, text=words), api_key="sesame-street-12").requests
+    for detail in rows["detail"].to_pylist():
+        assert detail.isprintable() and len(detail) <= redact.LINE_CHARS
+        assert "sesame" not in detail and f"key {redact.HIDDEN} is wrong" in detail
+
+
+def test_a_text_that_changed_since_the_config_was_read_is_not_scored(tmp_path: Path) -> None:
+    """The key names the old content: nothing is asked of the server, and the error names the file."""
+    file = tmp_path / "text.txt"
+    file.write_text("one word after the other " * 40, encoding="utf-8")
+    workload = replace(WORKLOAD, text=str(file), text_digest=texts_source.known_digest(str(file)))
+    assert all(row["ok"] for row in scored(whole, workload=workload).requests.to_pylist())
+    file.write_text("another word after the other " * 40, encoding="utf-8")
+    asked: list[dict[str, Any]] = []
+    with pytest.raises(ChangedInputError, match=r"text\.txt has changed"):
+        scored(lambda body: (asked.append(body), whole(body))[1], workload=workload)
+    assert asked == []
 
 
 def test_an_error_answer_keeps_the_servers_words() -> None:
@@ -176,6 +226,8 @@ def test_a_server_that_died_is_not_asked_again() -> None:
         (lambda body: web.Response(status=404, text="no such route"), "404"),
         (lambda body: {"tokens": [1, 2, 3]}, "3 tokens"),
         (lambda body: {"no": "ids"}, "token ids"),
+        (lambda body: {"tokens": [float("inf")] * 40}, "token ids"),
+        (lambda body: {"tokens": ["1x"] * 40}, "token ids"),
     ],
 )
 def test_a_server_that_cannot_tokenize_is_not_supported(tokenize: Handler, words: str) -> None:

@@ -16,8 +16,9 @@ def test_names_of_secrets_are_known(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["--max-num-batched-tokens", "input_tokens", "TOKENIZERS_PARALLELISM", "PATH", "--max-token-len"]
-)
+    "name", ["--max-num-batched-tokens", "input_tokens", "TOKENIZERS_PARALLELISM", "PATH", "--max-token-len",
+             "long_prefill_token_threshold"]
+)  # fmt: skip
 def test_counts_of_tokens_are_no_secrets(name: str) -> None:
     """What merely counts tokens is shown."""
     assert not redact.is_secret_name(name)
@@ -32,6 +33,20 @@ def test_keys_are_hidden_wherever_they_stand(line: str) -> None:
     assert shown.startswith(line[:3])
 
 
+def test_a_strangers_words_become_one_plain_line() -> None:
+    """The key that was sent and what looks like one are hidden, control characters are spaces, length is bounded."""
+    said = f"\x1b[31mno\nkey sesame-street\x00, {HUB}\ud800 " + "x" * 2000
+    shown = redact.line(said, "sesame-street")
+    assert "sesame" not in shown and HUB not in shown and shown.count(redact.HIDDEN) == 2
+    assert shown.isprintable() and shown.startswith("[31mno key ")
+    assert len(shown) == redact.LINE_CHARS and shown.endswith("x…")
+
+
+def test_a_word_is_no_key() -> None:
+    """A key of a letter or none hides nothing: the words around it stay readable."""
+    assert redact.line("an error", "", "a") == "an error"
+
+
 def test_command_line_hides_values_of_secret_options() -> None:
     """`--api-key X` and `--api-key=X` lose X, every other word stays."""
     words = ["python", "--api-key", "one", "--api-key=two", "--model=m", "--max-num-seqs=4", f"--note={HUB}"]
@@ -42,7 +57,21 @@ def test_command_line_hides_values_of_secret_options() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("before", ["", "--env=", "-e"])
+def test_command_line_hides_values_of_secret_variables(before: str) -> None:
+    """`-e API_KEY=X` of a container loses X; a name without a value, and other variables, stay."""
+    words = ["docker", "-e", f"{before}X_API_KEY=sesame", "-e", "VLLM_API_KEY", "--env=OMP_NUM_THREADS=2"]
+    shown = redact.argv(words)
+    assert shown == [*words[:2], f"{before}X_API_KEY={redact.HIDDEN}", *words[3:]]
+
+
 def test_environment_hides_by_name_and_by_value() -> None:
     """A secret is hidden if its variable's name or its own form tells."""
     shown = redact.environment({"VLLM_API_KEY": "x", "NOTE": HUB, "OMP_NUM_THREADS": "2"})
     assert shown == {"NOTE": redact.HIDDEN, "OMP_NUM_THREADS": "2", "VLLM_API_KEY": redact.HIDDEN}
+
+
+def test_a_switch_is_no_secret() -> None:
+    """`ssh -o StrictHostKeyChecking=no` says nothing that must be hidden."""
+    command = ["ssh", "-o", "StrictHostKeyChecking=no", "host", "vllm"]
+    assert redact.argv(command) == command

@@ -1,5 +1,6 @@
 """Arrival times: seeded, of the rate and burstiness asked for, and what a bad trace says."""
 
+import hashlib
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from scipy import stats
 
 from servelab.schedule import arrivals, measured_arrivals, read_trace, slots, warmup_count
-from servelab.spec import Workload
+from servelab.spec import ChangedInputError, Workload
 
 
 def open_loop(**changes: Any) -> Workload:
@@ -77,6 +78,21 @@ def test_a_trace_is_read_from_its_first_arrival(tmp_path: Path) -> None:
         open_loop(arrival="trace", trace=str(trace), requests=3), np.random.default_rng(1), 0
     )
     assert measured == [0.0, 0.5, 0.5]
+
+
+def test_a_trace_that_changed_since_the_config_was_read_is_refused(tmp_path: Path) -> None:
+    """What is sent is what the point's key says: a trace of another content, or none any more, is named as changed."""
+    trace = tmp_path / "trace.txt"
+    trace.write_text("1\n2\n", encoding="utf-8")
+    digest = hashlib.sha256(trace.read_bytes()).hexdigest()[:32]
+    workload = open_loop(arrival="trace", trace=str(trace), trace_digest=digest)
+    assert first(workload, 2).tolist() == [0.0, 1.0]
+    trace.write_text("1\n3\n", encoding="utf-8")
+    with pytest.raises(ChangedInputError, match=r"trace\.txt has changed"):
+        first(workload, 2)
+    trace.unlink()
+    with pytest.raises(ChangedInputError, match=r"trace\.txt cannot be read any more"):
+        first(workload, 2)
 
 
 @pytest.mark.parametrize("text", ["1.0\nsoon\n", "2.0\n1.0\n", "nan\n", "# nothing\n", ""])

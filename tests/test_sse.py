@@ -178,6 +178,26 @@ def wrong_streams() -> list[Any]:
         pytest.param([b"data: [1]\n\n", *good], {}, "bad_stream", id="no object"),
         pytest.param([event({"choices": [None]}), *good], {}, "bad_stream", id="a choice that is none"),
         pytest.param([event({"choices": {"a": 1}}), *good], {}, "bad_stream", id="choices that are no list"),
+        *[
+            pytest.param(
+                [*good[:3], final(usage(5, 3) | {name: value}), DONE], {}, "bad_stream", id=f"{name} {value}"
+            )
+            for name in ("completion_tokens", "prompt_tokens")
+            for value in (3_000_000_000, float("inf"), -1, 1.5, "3", True)
+        ],
+        pytest.param(
+            [vllm_chunk(" a", usage(5, 3_000_000_000), "length"), DONE],
+            {"output_tokens": 3_000_000_000},
+            "bad_stream",
+            id="a running count that no point can hold",
+        ),
+        pytest.param(
+            [vllm_chunk(" a", usage(3_000_000_000, n)) for n in (1, 2)],
+            {},
+            "bad_stream",
+            id="a prompt that no point can hold",
+        ),
+        pytest.param([b"data: " + b"[" * 100_000 + b"\n\n", *good], {}, "bad_stream", id="deep nesting"),
     ]
 
 
@@ -196,6 +216,14 @@ def test_an_http_error_keeps_the_servers_words() -> None:
     )
     record, _ = read_stream(exchange_of([wire]))
     assert (record.cause, record.detail) == ("http_error", "400: too long: 5000 > 4096")
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"error": ' * 100_000])
+def test_an_http_error_nested_without_end_is_no_crash(body: bytes) -> None:
+    """A body too deep to be read as JSON is quoted as it is."""
+    head = b"HTTP/1.1 500 Oh\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+    record, _ = read_stream(exchange_of([head + body]))
+    assert record.cause == "http_error" and (record.detail or "").startswith("500: " + body[:20].decode())
 
 
 def test_an_answer_that_is_no_stream_is_a_bad_stream() -> None:
@@ -271,6 +299,14 @@ def test_tokens_after_the_end_do_not_count() -> None:
 def test_error_objects_of_different_servers(value: Any, words: str) -> None:
     """The server's words are found in the shapes that servers use."""
     assert error_words(value) == words
+
+
+def test_words_are_found_however_deep_they_lie() -> None:
+    """An error in an error in an error … is read without a stack for it."""
+    value: Any = "m"
+    for _ in range(100_000):
+        value = {"error": value}
+    assert error_words(value) == "m"
 
 
 def test_an_empty_record_is_closed_early() -> None:

@@ -138,6 +138,17 @@ def test_compilation_during_a_measurement_is_an_event() -> None:
     assert "hf_abcdefgh" not in str(found)
 
 
+def test_an_event_tells_in_which_seconds_it_came() -> None:
+    """Stamps have no year: read after New Year, one of 31 December is of the year before; no stamp, no second."""
+    jit = "(EngineCore pid=1) WARNING {} [jit_monitor.py:137] Triton JIT compilation during inference: f."
+    stamps = ("12-31 23:59:58", "12-31 23:59:58", "01-01 00:00:02")
+    lines = [*(jit.format(stamp) for stamp in stamps), "JIT compilation without a stamp"]
+    stamped, bare = vllm_log.events(lines, datetime(2027, 1, 1, 0, 0, 5).timestamp())
+    moments = (datetime(2026, 12, 31, 23, 59, 58), datetime(2027, 1, 1, 0, 0, 2))
+    assert (stamped["count"], stamped["utc_s"]) == (3, [int(moment.timestamp()) for moment in moments])
+    assert (bare["count"], bare["utc_s"]) == (1, [])
+
+
 @pytest.mark.parametrize(
     ("file", "words"),
     [

@@ -2,16 +2,18 @@
 """Make the server's own environment: a virtual environment with torch and a list of files pinned by their hashes.
 
 It is apart from servelab's: vLLM and Snakemake want different numpy releases. `ready.json` in it is written last.
+Exit status: 0 it is there, 1 it could not be made, 130 stopped, and what was started with it.
 """
 
 import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
+
+from servelab import processes, signals
 
 
 def say(text: str) -> None:
@@ -22,7 +24,7 @@ def say(text: str) -> None:
 def pip(python: Path, *words: str) -> bool:
     """Run pip in the new environment; whether it succeeded. Its output goes to ours."""
     command = [str(python), "-m", "pip", "--disable-pip-version-check", *words]
-    return subprocess.run(command, check=False).returncode == 0
+    return processes.run(command).returncode == 0
 
 
 def make(requirements: Path, torch: str, torch_index: str, output: Path) -> None:
@@ -31,7 +33,7 @@ def make(requirements: Path, torch: str, torch_index: str, output: Path) -> None
         say(f"{output} was begun but not finished: removed and made again")
     shutil.rmtree(output, ignore_errors=True)
     say(f"making {output} with Python {sys.version.split()[0]}; this happens once and takes a few minutes")
-    subprocess.run([sys.executable, "-m", "venv", str(output)], check=True)
+    processes.run([sys.executable, "-m", "venv", str(output)]).check_returncode()
     python = output / "bin/python"
     if torch:
         # The build for CPUs lies on PyTorch's own index, unless pip here is set up to find one elsewhere.
@@ -69,14 +71,14 @@ def _versions(python: Path) -> dict[str, str]:
     )
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     command = [str(python), "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
+    done = processes.run(command, capture=True, environment=variables)
     if done.returncode != 0:
         raise SystemExit(f"[environment] the server cannot be imported:\n{done.stderr[-2000:]}")
     versions: dict[str, str] = json.loads(done.stdout.strip().splitlines()[-1])
     return versions
 
 
-def main() -> None:
+def main() -> int:
     """Parse the command line and make the environment."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requirements", type=Path, required=True, help="pinned list with hashes")
@@ -84,8 +86,14 @@ def main() -> None:
     parser.add_argument("--torch-index", default="", help="index that has it where pip's own has not")
     parser.add_argument("--output", type=Path, required=True, help="folder of the environment")
     arguments = parser.parse_args()
-    make(arguments.requirements, arguments.torch, arguments.torch_index, arguments.output)
+    try:
+        with signals.as_interrupt(), signals.ending_with_snakemake():
+            make(arguments.requirements, arguments.torch, arguments.torch_index, arguments.output)
+    except KeyboardInterrupt:
+        say("stopped; the next run begins anew")
+        return 130
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

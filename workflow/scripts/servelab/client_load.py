@@ -35,8 +35,9 @@ class ClientLoad:
         self._lags.append(seconds)
 
     def stop(self) -> None:
-        """The hot phase is over."""
-        self._end = _now()
+        """The hot phase is over; said again, it ended when it was said first."""
+        if self._end is None:
+            self._end = _now()
 
     def figures(self, tokens: int, send_lags_s: "array[float]") -> dict[str, float]:
         """PointMeta.client: cpu_s (of it cpu_system_s in the kernel), wall_s, busy_share, run_delay_s,

@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -19,6 +18,8 @@ from pathlib import Path
 from servelab import signals
 
 FOLDER_VARIABLE = "SERVELAB_LOCKS"
+# Not the place for temporary files: that follows TMPDIR, and two shells or users would not see each other's locks.
+FOLDER = Path("/tmp/servelab-locks")  # noqa: S108 files in it are never followed as links, see _open
 RETRY_S = 0.25
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _held: list[int] = []
@@ -31,8 +32,8 @@ def device_lock(
     """Hold the machine's lock for a device ("cpu", "cuda", "rocm"), waiting as long as it takes.
 
     Says once for whom it waits; `root` (the project's folder) is what others are told while we hold it. The
-    lock of all GPUs and that of one GPU exclude each other. Raises OSError where the lock folder cannot be
-    written.
+    lock of all GPUs and that of one GPU exclude each other. ambient: the variables that say which GPUs the server
+    sees and where locks lie; left out, ours. Raises OSError where the lock folder cannot be written.
     """
     variables = os.environ if ambient is None else ambient
     wanted = names(device, variables)
@@ -59,13 +60,16 @@ def handles() -> list[int]:
 
 
 def names(device: str, ambient: Mapping[str, str]) -> list[str]:
-    """What a server on this device occupies: "cpu", a name for each visible GPU, or "gpu" for all."""
+    """What a server on this device occupies: "cpu", a name for each visible GPU, or "gpu" for all.
+
+    One by one only where all are given as plain indices: the same GPU has other names too (UUIDs, MIG devices).
+    """
     if device == "cpu":
         return ["cpu"]
-    for variable in _VISIBLE:
-        visible = [part.strip() for part in ambient.get(variable, "").split(",") if part.strip()]
-        if visible:
-            return sorted({f"gpu-{re.sub(r'[^A-Za-z0-9]+', '-', part)}" for part in visible})
+    said = next((text for variable in _VISIBLE if (text := ambient.get(variable, "").strip(", "))), "")
+    visible = [part.strip() for part in said.split(",")]
+    if all(re.fullmatch(r"[0-9]+", part) for part in visible):
+        return sorted({f"gpu-{int(part)}" for part in visible})
     return ["gpu"]
 
 
@@ -75,11 +79,10 @@ def _folder(ambient: Mapping[str, str]) -> Path:
         folder = Path(ambient[FOLDER_VARIABLE])
         folder.mkdir(parents=True, exist_ok=True)
         return folder
-    folder = Path(tempfile.gettempdir()) / "servelab-locks"
     with contextlib.suppress(FileExistsError):
-        folder.mkdir()
-        folder.chmod(0o1777)
-    return folder
+        FOLDER.mkdir()
+        FOLDER.chmod(0o1777)
+    return FOLDER
 
 
 def _take(path: Path, purpose: str, say: Callable[[str], None], exclusive: bool) -> int:

@@ -142,11 +142,20 @@ class ClosedLoop:
         if self.sender.stopped is not None:
             parked, self._parked = self._parked, []
             self._active -= len(parked)
-        if self._active <= 0 and not self.done.done():
-            if self.sender.stopped is not None:
-                for index in range(self._sent, self.sender.workload.requests):
-                    self.sender.not_sent(self.sender.placeholder("measured", index), now)
-            self.done.set_result(None)
+        if self._active <= 0:
+            self._finish(now)
+
+    def give_up(self) -> None:
+        """End now, whatever is still waited for; the sender has stopped."""
+        self._finish(perf_counter())
+
+    def _finish(self, now: float) -> None:
+        if self.done.done():
+            return
+        if self.sender.stopped is not None:
+            for index in range(self._sent, self.sender.workload.requests):
+                self.sender.not_sent(self.sender.placeholder("measured", index), now)
+        self.done.set_result(None)
 
 
 class OpenLoop:
@@ -185,6 +194,11 @@ class OpenLoop:
             self.sender.send(self._warm.pop(), perf_counter(), lambda _: self._follow())
         else:
             self._follow()
+
+    def give_up(self) -> None:
+        """End now, whatever is still waited for; the sender has stopped."""
+        self._open = 0
+        self._finish_if_over()
 
     def _follow(self) -> None:
         if any(role == "warmup" for _, role in self._times):
@@ -307,6 +321,11 @@ class Interference:
             self._run(self._warm_victim, self._warm_inserted)
         else:
             self.gate.ask(self._measure)
+
+    def give_up(self) -> None:
+        """End now, whatever is still waited for; the sender has stopped."""
+        self._open = 0
+        self._finish_if_over()
 
     def _measure(self) -> None:
         self._role = ("victim", "inserted")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_CHUNK_LINE_BYTES = 4 << 10
+MAX_LENGTH_DIGITS = 18  # a number of thousands of digits int() refuses in a way of its own
 
 
 class FramingError(ValueError):
@@ -41,7 +42,8 @@ def parse_head(data: bytes) -> Head | None:
         return None
     status_line, *lines = data[:end].split(b"\r\n")
     words = status_line.split(None, 2)
-    if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
+    known = len(words) > 1 and words[0].startswith(b"HTTP/1.")
+    if not known or not words[1].isdigit() or len(words[1]) != 3:
         raise FramingError(f"no HTTP/1.1 status line: {status_line[:60]!r}")
     fields = {
         name.strip().lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines)
@@ -66,7 +68,7 @@ def _length(fields: dict[bytes, bytes], status: int, chunked: bool) -> int | Non
     given = fields.get(b"content-length")
     if given is None or chunked:
         return None
-    if not given.isdigit():
+    if not given.isdigit() or len(given) > MAX_LENGTH_DIGITS:
         raise FramingError(f"content-length {given[:40]!r} is not a number")
     return int(given)
 

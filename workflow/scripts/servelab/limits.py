@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from servelab import processes
+
 PROBE = Path(__file__).with_name("limits_probe.py")
 DEVICES = {"cpu": "cpu", "cuda": "cuda", "rocm": "cuda"}  # torch calls a ROCm device cuda
 TIMEOUT_S = 300.0
@@ -32,7 +34,7 @@ def measure(python: str, device: str, dtypes: Sequence[str] = (), budget_s: floa
     for dtype in dtypes:
         command += ["--dtype", dtype]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        done = processes.run(command, capture=True, timeout_s=TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LimitsError(f"{python}: {error}") from error
     if done.returncode != 0:

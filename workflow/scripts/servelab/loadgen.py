@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import uvloop
 
 from servelab.client import RawWire, beyond_raw
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 __all__ = ["Measurement", "PromptSource", "RunLimits", "Target", "measure", "run"]
 
 KINDS = ("closed", "open", "interference")
+# So long after the point's time is over a run ends that has not ended by itself.
+OVERDUE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,8 @@ async def run(
     """Put a workload on a server. Every request that was asked for is a row of the result, failed ones with a cause.
 
     alive: whether the server process still lives; asked four times a second. parse: text of /metrics → {name:
-    value}; servelab.prometheus.parse if left out. Raises ValueError for a workload that cannot be run;
-    cancelling closes every connection.
+    value}; servelab.prometheus.parse if left out. Raises ValueError for a workload that cannot be run,
+    ChangedInputError for a trace that is not the one of its digest; cancelling closes every connection.
     """
     check(workload)
     _raise_file_limit()
@@ -110,7 +113,8 @@ async def run(
         await poll.stop()
         for wire in wires:
             await wire.close()
-    return _result(sender, poll, driver, parse or _prometheus_parse(), zero, clock_zero)
+    table = requests_table(sender.finished, zero, target.api_key)
+    return _result(sender, poll, driver, table, parse or _prometheus_parse(), zero, clock_zero)
 
 
 def check(workload: Workload) -> None:
@@ -160,22 +164,33 @@ async def _drive(
         driver.prepare()
         sender.begin()
         driver.start()
-        await driver.done
+        await _over(driver, sender)
         await gate.settled()
     sender.end()
     await poll.stop()
     return driver
 
 
+async def _over(driver: ClosedLoop | OpenLoop | Interference, sender: Sender) -> None:
+    """Wait for the driver's end, which the sender brings about when the point's time is over.
+
+    Where the end of a request was lost between them it would never come: then both are told to give up.
+    """
+    await asyncio.wait([driver.done], timeout=sender.limits.timeout_s + OVERDUE_S)
+    if not driver.done.done():
+        sender.give_up(f"still not over {OVERDUE_S:g} s after the point's {sender.limits.timeout_s:g} s")
+        driver.give_up()
+
+
 def _result(
     sender: Sender,
     poll: MetricsPoll,
     driver: ClosedLoop | OpenLoop | Interference,
+    table: pa.Table,
     parse: Parse,
     zero: float,
     clock_zero: float,
 ) -> Measurement:
-    table = requests_table(sender.finished, zero)
     readings = poll.readings(parse)
     lags = send_lags_s(table) if sender.workload.kind == "open" else array("d")
     client = sender.load.figures(tokens_received(table), lags)

@@ -5,6 +5,7 @@ bug of ours is not a failed point: it leaves as the exception it is.
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ from servelab.spec import Point, ServerStart
 from servelab.store import Store
 
 Say = Callable[[str], None]
+NO_WORDS = "the server's process ended without a word"
 
 
 @dataclass
@@ -82,14 +84,17 @@ def measure_start(
 ) -> Outcome:
     """Bring every point of a start to its place; measure those that the store does not have.
 
-    Raises OSError when results cannot be written (disk full, no permission): points kept before stay whole.
+    Raises OSError when results cannot be written (disk full, no permission), ChangedInputError when a trace or text
+    is not the one that a point's key names: points kept before stay whole.
     """
     outcome = Outcome()
     missing = list(_missing(start, places.store, watcher, retry_failed))
     outcome.kept = len(start.points) - len(missing)
     if missing:
         watcher.starting(len(missing), len(start.points))
-        with device_lock(start.engine.device, places.root, watcher.say):
+        # The server sees the GPUs that the engine's own environment says, whatever the shell's says.
+        variables = {**os.environ, **start.engine.environment}
+        with device_lock(start.engine.device, places.root, watcher.say, variables):
             _measure(start, missing, places, watcher, limits, outcome)
     for point in start.points:
         places.store.show(start.key(point), places.root / start.path(point))
@@ -128,6 +133,12 @@ def _measure(
                     record = _measure_point(ready, point, live, order, limits)
                     order += 1
                     _keep(record, places.store, watcher, outcome, time.monotonic() - began)
+                if order == 0:
+                    # It answered and died: were no point to pay for that, servers would be started for ever.
+                    words = live.last_words() or NO_WORDS
+                    record = _failed(ready, remaining.pop(0), "server_died", words, limits)
+                    record.meta.session = {**live.facts(), "order": order}
+                    _keep(record, places.store, watcher, outcome, 0.0)
         except server.ServerStartError as error:
             watcher.say(f"the server did not start ({error.cause}): {error.detail}")
             for point in remaining:
@@ -181,7 +192,9 @@ def _measure_point(
     failed = meta.status != "ok" or not all(record.requests["ok"].to_pylist())
     if start.engine.kind != "attach" and not (live.survived() if failed else live.alive()):
         meta.status, meta.cause = "failed", "server_died"
-        meta.detail = live.last_words() or "the server's process ended without a word"
+        meta.detail = live.last_words() or NO_WORDS
+    if meta.detail:
+        meta.detail = redact.line(meta.detail, live.target.api_key)
     return record
 
 
@@ -209,7 +222,7 @@ def _loaded(start: ServerStart, point: Point, live: server.Server, meta: PointMe
     meta.client = measurement.client
     meta.window = measurement.window
     meta.extra["clock_zero"] = measurement.clock_zero
-    _judge_requests(meta, measurement.requests)
+    _judge_requests(meta, measurement.requests, measurement.stopped)
     return PointRecord(meta, measurement.requests, measurement.series)
 
 
@@ -218,7 +231,7 @@ def _perplexity(start: ServerStart, point: Point, live: server.Server, meta: Poi
         limits = perplexity.Limits(timeout_s=start.timeout_s, request_timeout_s=start.stall_s)
         scored = asyncio.run(perplexity.run(live.target, point.workload, limits, live.alive))
     except perplexity.PerplexityError as error:
-        meta.status, meta.cause, meta.detail = "failed", error.cause, redact.text(error.detail)
+        meta.status, meta.cause, meta.detail = "failed", error.cause, error.detail
         return PointRecord(meta, empty_requests(), series_table([]))
     meta.extra.update(scored.facts)
     meta.extra["clock_zero"] = scored.clock_zero
@@ -227,15 +240,18 @@ def _perplexity(start: ServerStart, point: Point, live: server.Server, meta: Poi
     return PointRecord(meta, scored.requests, series_table([]))
 
 
-def _judge_requests(meta: PointMeta, requests: pa.Table) -> None:
-    """A point of which no measured request succeeded, or that ran out of time, is a failed point."""
+def _judge_requests(meta: PointMeta, requests: pa.Table, stopped: tuple[str, str] | None = None) -> None:
+    """A point of which no measured request succeeded, or that ran out of time, is a failed point.
+
+    stopped: (cause, detail) if the run ended before the workload did; it may have had no request in flight.
+    """
     rows = [
         row
         for row in requests.select(["role", "ok", "cause", "detail"]).to_pylist()
         if row["role"] != "warmup"
     ]
     causes = [row["cause"] for row in rows if not row["ok"]]
-    if "timeout" in causes:
+    if "timeout" in causes or (stopped is not None and stopped[0] == "timeout"):
         meta.status, meta.cause = "failed", "timeout"
         meta.detail = (
             f"{causes.count('timeout')} of {len(rows)} requests were in flight when the time ran out"
@@ -252,7 +268,7 @@ def _failed(
     start: ServerStart, point: Point, cause: str, detail: str, limits: Mapping[str, float]
 ) -> PointRecord:
     meta = _meta(start, point, limits)
-    meta.status, meta.cause, meta.detail = "failed", cause, redact.text(detail)
+    meta.status, meta.cause, meta.detail = "failed", cause, redact.line(detail, limit=server.DETAIL_CHARS)
     meta.provenance["ended_at"] = _now()
     return PointRecord(meta, empty_requests(), series_table([]))
 

@@ -22,6 +22,7 @@ from servelab import redact, texts_source
 from servelab.canonical import digest
 from servelab.records import requests_table
 from servelab.spec import Workload
+from servelab.sse import WORDS_CHARS, StreamRecord, count, judge
 from servelab.texts_source import MAX_SEGMENT_TOKENS
 
 LOG_ZERO = -9999.0  # what the server writes for log 0, which JSON cannot carry
@@ -77,7 +78,8 @@ async def run(target: Target, workload: Workload, limits: Limits, alive: Callabl
 
     alive: whether the server's process still lives; a segment that fails is a row with its cause, and after
     the server's death or at the time limit the remaining segments are rows that were never sent.
-    Raises PerplexityError before the first segment: no text, too short a text, a server without /tokenize.
+    Raises PerplexityError before the first segment: no text, too short a text, a server without /tokenize;
+    ChangedInputError: the text is not the one of `text_digest`.
     """
     if not 2 <= workload.segment_tokens <= MAX_SEGMENT_TOKENS:
         raise PerplexityError(
@@ -95,10 +97,10 @@ async def tokenized(
 ) -> tuple[list[list[int]], dict[str, Any]]:
     """Token ids of every segment, each exactly `segment_tokens` long, and the facts that name them.
 
-    Special tokens that the tokenizer puts before a text (BOS) stay. Raises PerplexityError.
+    Special tokens that the tokenizer puts before a text (BOS) stay. Raises PerplexityError, ChangedInputError.
     """
     try:
-        text = texts_source.load(workload.text)
+        text = texts_source.load(workload.text, workload.text_digest)
         parts = texts_source.segments(text.content, workload.segments, workload.segment_tokens)
     except texts_source.TextError as error:
         raise PerplexityError("not_supported", str(error)) from error
@@ -146,14 +148,12 @@ async def _tokenize(session: aiohttp.ClientSession, target: Target, part: str, t
     try:
         async with session.post(f"{_root(target)}/tokenize", json=body) as answer:
             if answer.status != 200:
-                words = (await answer.text())[:300]
-                raise PerplexityError(
-                    "not_supported", f"/tokenize answered {answer.status}: {redact.text(words)}"
-                )
-            ids = [int(token) for token in (await answer.json())["tokens"]]
+                words = (await answer.text(errors="replace"))[:WORDS_CHARS]
+                raise PerplexityError("not_supported", f"/tokenize answered {answer.status}: {words}")
+            ids = [count(token) for token in (await answer.json())["tokens"]]
     except (aiohttp.ClientError, TimeoutError) as error:
         raise PerplexityError("not_supported", f"/tokenize: {type(error).__name__} {error}") from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise PerplexityError("not_supported", f"/tokenize gave no token ids ({error})") from error
     if len(ids) < tokens:
         raise PerplexityError(
@@ -184,6 +184,8 @@ async def _score_all(
             row |= {"cause": "timeout", "end_s": now}
         else:
             row |= await _score(session, target, segment, zero)
+        if row.get("detail"):
+            row["detail"] = redact.line(str(row["detail"]), target.api_key)
         rows.append(row)
     return requests_table(rows), clock_zero
 
@@ -198,7 +200,7 @@ async def _score(
         async with session.post(f"{_root(target)}/v1/completions", json=body) as answer:
             row |= {"first_byte_s": time.perf_counter() - zero, "http_status": answer.status}
             if answer.status != 200:
-                return row | _failed(zero, "http_error", await answer.text())
+                return row | _failed(zero, "http_error", await answer.text(errors="replace"))
             row |= _scored(await answer.json(), ids)
             row["end_s"] = time.perf_counter() - zero
             if row["ok"]:
@@ -210,43 +212,53 @@ async def _score(
         return row | _failed(zero, "connect", str(error))
     except aiohttp.ClientError as error:
         return row | _failed(zero, "reset", f"{type(error).__name__} {error}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return row | _failed(zero, "bad_stream", f"no JSON ({error})")
 
 
 def _scored(answer: Mapping[str, Any], ids: list[int]) -> dict[str, Any]:
     """What a whole answer says: usage, finish reason, negative log-likelihood, or the cause why it does not
     count."""
-    try:
-        usage, choice = answer["usage"], answer["choices"][0]
-        row = {
-            "input_tokens": usage["prompt_tokens"],
-            "output_tokens": usage["completion_tokens"],
-            "cached_tokens": (usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
-            "finish_reason": choice.get("finish_reason"),
-        }
-        logprobs = choice.get("prompt_logprobs")
-    except (KeyError, IndexError, TypeError) as error:
-        return {
-            "ok": False,
-            "cause": "usage_missing",
-            "detail": f"no usage or choice in the answer ({error})",
-        }
-    if row["input_tokens"] != len(ids):
-        return {**row, "ok": False, "cause": "input_tokens"}
+    said, logprobs = _said(answer)
+    cause, detail = judge(said, len(ids), 1)
+    row = {
+        "input_tokens": said.input_tokens,
+        "output_tokens": said.output_tokens,
+        "cached_tokens": said.cached_tokens,
+        "finish_reason": said.finish_reason,
+    }
+    if cause is not None:
+        return {**row, "ok": False, "cause": cause, "detail": detail}
     if not logprobs:
         return {**row, "ok": False, "cause": "bad_stream", "detail": "the answer carries no prompt_logprobs"}
     try:
         nll, scored = negative_log_likelihood(logprobs, ids)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         return {**row, "ok": False, "cause": "bad_stream", "detail": str(error)}
     return {**row, "ok": True, "nll": nll, "scored_tokens": scored}
+
+
+def _said(answer: Mapping[str, Any]) -> tuple[StreamRecord, Any]:
+    """(usage and finish reason as the record of a stream of one chunk, prompt_logprobs) of a whole answer."""
+    said = StreamRecord()
+    try:
+        usage, choice = answer["usage"], answer["choices"][0]
+        said.take_usage(usage)
+        said.take_finish_reason(choice.get("finish_reason"))
+        if said.output_tokens is not None:
+            said.chunk_tokens.append(said.output_tokens)
+        return said, choice.get("prompt_logprobs")
+    except (LookupError, TypeError, AttributeError) as error:
+        said.cause, said.detail = "usage_missing", f"no usage or choice in the answer ({error})"
+    except (ValueError, RecursionError) as error:
+        said.cause, said.detail = "bad_stream", str(error)
+    return said, None
 
 
 def _failed(zero: float, cause: str, detail: str) -> dict[str, Any]:
     return {
         "ok": False,
         "cause": cause,
-        "detail": redact.text(detail)[:500],
+        "detail": detail[:WORDS_CHARS],
         "end_s": time.perf_counter() - zero,
     }

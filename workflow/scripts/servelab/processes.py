@@ -1,11 +1,15 @@
-"""Whose processes are running, read from /proc: descendants, members of a session, bearers of our mark. Linux only.
+"""Whose processes are running, read from /proc: descendants, members of a session, bearers of our mark; and running
+a command so that nothing of it is left. Linux only.
 
 Used by the supervisor, which runs without site-packages: standard library only.
 """
 
+import contextlib
 import os
 import signal
+import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,6 +102,31 @@ def kill_marked(mark: str, within_s: float = 10.0) -> list[int]:
         for each in left:
             kill(each)
         time.sleep(0.02)
+
+
+def run(
+    command: Sequence[str],
+    capture: bool = False,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+) -> "subprocess.CompletedProcess[str]":
+    """subprocess.run, which leaves nothing behind: interrupted, it kills the command and what that has started.
+
+    capture: keep its output and errors as text. environment: left out, ours. Raises OSError where the command cannot
+    be started, subprocess.TimeoutExpired after `timeout_s`.
+    """
+    stream = subprocess.PIPE if capture else None
+    # A session of its own, so that a group can be killed in which we are not.
+    with subprocess.Popen(
+        command, stdout=stream, stderr=stream, text=True, env=environment, start_new_session=True
+    ) as child:
+        try:
+            out, errors = child.communicate(timeout=timeout_s)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, child.returncode, out, errors)
 
 
 def shared_memory(pid: int) -> set[str]:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from servelab import redact
 from servelab.arrow_columns import column, lists
 from servelab.exchange import Exchange
 from servelab.metrics_poll import kept_in_series
@@ -46,8 +47,11 @@ class Measurement:
     stopped: tuple[str, str] | None = None
 
 
-def requests_table(exchanges: Iterable[Exchange], zero: float) -> pa.Table:
-    """REQUESTS rows; times relative to `zero`. Each exchange's bytes are let go once read."""
+def requests_table(exchanges: Iterable[Exchange], zero: float, api_key: str = "") -> pa.Table:
+    """REQUESTS rows; times relative to `zero`. Each exchange's bytes are let go once read.
+
+    api_key: hidden wherever the server's words repeat it.
+    """
     ordered = sorted(exchanges, key=lambda exchange: (exchange.role, exchange.index))
     columns: dict[str, list[Any]] = {
         name: [] for name in REQUESTS.names if name not in ("chunk_s", "chunk_tokens")
@@ -71,7 +75,7 @@ def requests_table(exchanges: Iterable[Exchange], zero: float) -> pa.Table:
         columns["http_status"].append(exchange.head.status if exchange.head is not None else None)
         columns["ok"].append(record.cause is None)
         columns["cause"].append(record.cause)
-        columns["detail"].append(record.detail)
+        columns["detail"].append(None if record.detail is None else redact.line(record.detail, api_key))
         columns["nll"].append(None)
         columns["scored_tokens"].append(None)
         chunk_s.append(stamps - zero)

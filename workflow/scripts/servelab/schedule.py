@@ -1,12 +1,13 @@
 """When requests are sent: arrival times of open loops, sizes of warm-ups. Pure and seeded; no clock here."""
 
+import hashlib
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from servelab.spec import Workload
+from servelab.spec import ChangedInputError, Workload
 
 ARRIVALS = ("poisson", "constant", "gamma", "ramp", "trace")
 
@@ -18,13 +19,14 @@ def arrivals(workload: Workload, random: np.random.Generator) -> Iterator[float]
     and mean 1/rate (burstiness 1 is poisson, smaller is burstier; as `vllm bench serve`). ramp: a Poisson
     process whose rate goes linearly from rate_rps to rate_end_rps over `duration_s`, or over the time that
     `requests` arrivals take on average.
-    trace: the file's times, from its first. Raises ValueError for a rate, shape or file that makes no sense.
+    trace: the file's times, from its first. Raises ValueError for a rate, shape or file that makes no sense,
+    ChangedInputError for a file that is not (any more) the one of `trace_digest`.
     """
     kind = workload.arrival
     if kind not in ARRIVALS:
         raise ValueError(f"arrival {kind!r} is not one of {', '.join(ARRIVALS)}")
     if kind == "trace":
-        return iter(read_trace(Path(workload.trace)))
+        return iter(read_trace(Path(workload.trace), workload.trace_digest))
     if workload.rate_rps <= 0 and not (kind == "ramp" and workload.rate_end_rps > 0):
         raise ValueError(f"rate_rps {workload.rate_rps} is not above 0")
     if kind == "constant":
@@ -58,14 +60,16 @@ def measured_arrivals(
     return before, measured
 
 
-def read_trace(path: Path) -> list[float]:
+def read_trace(path: Path, expected_digest: str = "") -> list[float]:
     """Arrival times in seconds, one a line, from the first; empty lines and `#` comments are skipped.
 
-    Raises ValueError for a line that is no number or earlier than the one before it, OSError if there is no
-    file.
+    expected_digest: Workload.trace_digest, "" to take the file as it is. Raises ChangedInputError where that is
+    another (or the file is gone), ValueError for a line that is no number or earlier than the one before it,
+    OSError if there is no file.
     """
     times: list[float] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    content = _unchanged(path, expected_digest) if expected_digest else path.read_bytes()
+    for number, line in enumerate(content.decode("utf-8").splitlines(), 1):
         text = line.partition("#")[0].strip()
         if not text:
             continue
@@ -81,6 +85,16 @@ def read_trace(path: Path) -> list[float]:
     if not times:
         raise ValueError(f"{path}: no arrival times")
     return [time - times[0] for time in times]
+
+
+def _unchanged(path: Path, digest: str) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ChangedInputError(f"{path} cannot be read any more: {error.strerror or error}") from error
+    if hashlib.sha256(content).hexdigest()[:32] != digest:
+        raise ChangedInputError(f"{path} has changed since the config was read")
+    return content
 
 
 def warmup_count(workload: Workload) -> int:

@@ -162,6 +162,12 @@ class Sender:
             for callback in self._on_stop:
                 callback()
 
+    def give_up(self, detail: str) -> None:
+        """Stop as `timeout`, and keep requests as finished whose end was never seen."""
+        self.stop("timeout", detail)
+        self.finished += self.in_flight
+        self.in_flight.clear()
+
     def when_stopped(self, callback: Callable[[], None]) -> None:
         """Call this when the run is stopped before its end."""
         self._on_stop.append(callback)

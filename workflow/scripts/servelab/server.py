@@ -42,6 +42,7 @@ POLL_S = 0.1
 HEALTH_S = 10.0
 PORT_TRIES = 3
 MEMORY_BACK_S = 60.0
+DETAIL_CHARS = 1000
 
 
 # What a server died of while starting, from its own words.
@@ -61,9 +62,9 @@ class ServerStartError(Exception):
     """A server that did not come to life. cause: one of START_CAUSES; detail: one line, its own words."""
 
     def __init__(self, cause: str, detail: str) -> None:
-        super().__init__(f"{cause}: {detail}")
         self.cause = cause
-        self.detail = detail
+        self.detail = redact.line(detail, limit=DETAIL_CHARS)
+        super().__init__(f"{cause}: {self.detail}")
 
 
 @dataclass
@@ -300,7 +301,7 @@ def _wait_until_ready(
             last = f"another server answers on its port, serving {', '.join(names)[:200]}"
         except (OSError, http.client.HTTPException, ValueError) as error:
             if not isinstance(error, ConnectionRefusedError):
-                last = f"last answer: {str(error)[:200]}"
+                last = f"last answer: {redact.line(str(error), target.api_key, limit=200)}"
         if time.monotonic() > deadline:
             words = [line for line in read_log(log, log_start) if line.strip()][-1:]
             said = f"; last line of its log: {redact.text(words[0])[:300]}" if words else ""
@@ -325,7 +326,8 @@ def attach(start: ServerStart) -> Server:
     try:
         names = server_http.served_names(Target(url, "", key), timeout_s=10.0)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ServerStartError("attach", f"no server at {url}: {redact.text(str(error))[:300]}") from error
+        words = redact.line(str(error), key, limit=300)
+        raise ServerStartError("attach", f"no server at {url}: {words}") from error
     wanted = [name for name in (start.model.path, start.model.name) if name in names] or names[:1]
     if len(wanted) != 1 or (len(names) > 1 and wanted[0] not in (start.model.path, start.model.name)):
         raise ServerStartError(
@@ -339,11 +341,12 @@ def attach(start: ServerStart) -> Server:
 
 def _ask(server: Server) -> float | None:
     """Version and cache settings in the server's own words; UTC seconds since when it runs, if it says so."""
-    with contextlib.suppress(OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+    no_answer = (OSError, http.client.HTTPException)
+    with contextlib.suppress(*no_answer, ValueError, KeyError, TypeError, RecursionError):
         status, body = server_http.get(server.target, "/version", 10.0)
         if status == 200:
             server.version = str(json.loads(body)["version"])
-    with contextlib.suppress(OSError, http.client.HTTPException):
+    with contextlib.suppress(*no_answer):
         found = server_http.metrics(server.target)
         server.cache_config = prometheus.cache_config(found)
         return prometheus.value(found, "process_start_time_seconds")

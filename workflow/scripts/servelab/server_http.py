@@ -10,16 +10,18 @@ from servelab.engine import HOST
 from servelab.loadgen import Target
 
 READ_LIMIT_BYTES = 4 << 20
+WORDS_BYTES = 2000  # quoted of an answer: enough for redact.line to hide the key in it before cutting
 
 
 def served_names(target: Target, timeout_s: float) -> list[str]:
     """Names of the models a server offers. Raises OSError, HTTPException or ValueError otherwise."""
     status, body = get(target, "/v1/models", timeout_s)
     if status != 200:
-        raise ValueError(f"/v1/models answered with status {status}: {body[:200].decode(errors='replace')}")
+        words = body[:WORDS_BYTES].decode(errors="replace")
+        raise ValueError(f"/v1/models answered with status {status}: {words}")
     try:
         return [str(entry["id"]) for entry in json.loads(body)["data"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError("/v1/models answered with no list of models") from error
 
 

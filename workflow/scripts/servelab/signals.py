@@ -24,12 +24,15 @@ _watching = threading.Lock()
 def as_interrupt() -> Iterator[None]:
     """Within this, SIGTERM and SIGHUP raise KeyboardInterrupt (in asyncio: cancel the main task, as Ctrl-C does).
 
-    Does nothing outside the main thread, where Python has no signal handlers.
+    A SIGHUP that is ignored stays so: the run was started with nohup, to outlive its terminal. Does nothing outside
+    the main thread, where Python has no signal handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, _interrupt) for number in STOPPING}
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    numbers = [number for number in STOPPING if not (ignored and number == signal.SIGHUP)]
+    before = {number: signal.signal(number, _interrupt) for number in numbers}
     interrupt_before = signal.getsignal(signal.SIGINT)
     if interrupt_before in (
         signal.SIG_IGN,

@@ -13,6 +13,13 @@ from servelab.canonical import digest, plain
 Option = str | int | float | bool | None
 
 
+class ChangedInputError(Exception):
+    """A file that a load is made from is not what it was when the config was read, so not what the key says.
+
+    The message names the file; nothing may be kept under that key.
+    """
+
+
 @dataclass(frozen=True)
 class EngineSpec:
     """How a server is had. `python` and `command` say where it is; the rest says what it is.

@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-DETAIL_CHARS = 500
+from servelab import redact
+
+# Several times what a row keeps of them; they are cleaned and cut where the row is made (redact.line).
+WORDS_CHARS = 4 * redact.LINE_CHARS
+REASON_CHARS = 40
+MAX_COUNT = 2**31 - 1  # what a point's file can hold (records.REQUESTS)
+# What is raised over a JSON value of another shape, size or depth than an event has.
+_OTHER_SHAPE = (TypeError, ValueError, AttributeError, LookupError, OverflowError, RecursionError)
 
 
 class EventStream:
@@ -80,6 +87,21 @@ class StreamRecord:
     cause: str | None = None
     detail: str | None = None
 
+    def take_usage(self, usage: dict[str, Any]) -> None:
+        """Take a usage object's figures; one that it leaves out stays as it was.
+
+        Raises ValueError for a figure that is no count, AttributeError for what is no object.
+        """
+        self.input_tokens = _given(usage.get("prompt_tokens"), self.input_tokens)
+        self.output_tokens = _given(usage.get("completion_tokens"), self.output_tokens)
+        details = usage.get("prompt_tokens_details") or {}
+        self.cached_tokens = _given(details.get("cached_tokens"), self.cached_tokens)
+
+    def take_finish_reason(self, reason: object) -> None:
+        """Take a choice's finish reason; null says nothing."""
+        if reason is not None:
+            self.finish_reason = redact.line(str(reason), limit=REASON_CHARS)
+
 
 @dataclass
 class Tally:
@@ -113,7 +135,7 @@ class Tally:
             return
         try:
             value = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             self._wrong("bad_stream", f"an event is no JSON: {_shorten(data)}")
             return
         if not isinstance(value, dict):
@@ -124,7 +146,7 @@ class Tally:
         else:
             try:
                 self._chunk(at, value)
-            except (TypeError, ValueError, AttributeError, KeyError, IndexError) as error:
+            except _OTHER_SHAPE as error:
                 self._wrong("bad_stream", f"{error!r} in {_shorten(data)}")
 
     def counts(self, at: npt.NDArray[np.int64], prompt_tokens: int, totals: npt.NDArray[np.int64]) -> None:
@@ -153,16 +175,14 @@ class Tally:
     def _chunk(self, at: int, value: dict[str, Any]) -> None:
         usage, choices = value.get("usage"), value.get("choices") or []
         if usage:
-            self._usage(usage)
+            self.record_.take_usage(usage)
         for choice in choices:
-            reason = choice.get("finish_reason")
-            if reason is not None:
-                self.record_.finish_reason = str(reason)
+            self.record_.take_finish_reason(choice.get("finish_reason"))
         if not choices:
             return
         if usage and (self._running or not self._bare_at):
             self._running = True
-            self._grow(at, int(usage.get("completion_tokens") or 0))
+            self._grow(at, count(usage.get("completion_tokens") or 0))
         else:
             text = any(_carries_text(choice) for choice in choices)
             only_role = any(
@@ -172,13 +192,6 @@ class Tally:
             if not only_role and not only_end:
                 self._bare_at.append(at)
                 self._bare_text.append(text)
-
-    def _usage(self, usage: dict[str, Any]) -> None:
-        record = self.record_
-        record.input_tokens = _maybe_int(usage.get("prompt_tokens"), record.input_tokens)
-        record.output_tokens = _maybe_int(usage.get("completion_tokens"), record.output_tokens)
-        details = usage.get("prompt_tokens_details") or {}
-        record.cached_tokens = _maybe_int(details.get("cached_tokens"), record.cached_tokens)
 
     def _grow(self, at: int, total: int) -> None:
         record = self.record_
@@ -203,7 +216,7 @@ class Tally:
 
     def _wrong(self, cause: str, detail: str) -> None:
         if self.record_.cause is None:
-            self.record_.cause, self.record_.detail = cause, detail[:DETAIL_CHARS]
+            self.record_.cause, self.record_.detail = cause, detail[:WORDS_CHARS]
 
 
 def judge(record: StreamRecord, input_asked: int | None, output_asked: int) -> tuple[str | None, str | None]:
@@ -237,14 +250,21 @@ def tally_reads(bodies: Iterable[tuple[int, bytes]], tally: Tally, stream: Event
         yield tally.tokens
 
 
+def count(value: object) -> int:
+    """A server's figure as a number of tokens. Raises ValueError for what is no integer in 0 … MAX_COUNT."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
+        raise ValueError(f"{str(value)[:40]!r} is no count of tokens")
+    return value
+
+
 def error_words(value: object) -> str:
     """The words of an error object as servers write them: {"error": {"message": …}}, {"message": …}, {"detail": …}."""
-    if isinstance(value, dict):
-        for name in ("error", "message", "detail"):
-            if value.get(name):
-                return error_words(value[name])
-        return ""
-    return value[:DETAIL_CHARS] if isinstance(value, str) else json.dumps(value)[:DETAIL_CHARS]
+    while isinstance(value, dict):
+        value = next((value[name] for name in ("error", "message", "detail") if value.get(name)), "")
+    try:
+        return (value if isinstance(value, str) else json.dumps(value))[:WORDS_CHARS]
+    except RecursionError:
+        return ""  # nested as deep as the parser allows: no words
 
 
 def _carries_text(choice: dict[str, Any]) -> bool:
@@ -253,9 +273,9 @@ def _carries_text(choice: dict[str, Any]) -> bool:
     return bool(choice.get("text") or any(delta.get(name) for name in names))
 
 
-def _maybe_int(value: str | int | None, otherwise: int | None) -> int | None:
-    return otherwise if value is None else int(value)
+def _given(value: object, otherwise: int | None) -> int | None:
+    return otherwise if value is None else count(value)
 
 
 def _shorten(data: bytes) -> str:
-    return data[:160].decode("utf-8", "replace")
+    return data[:WORDS_CHARS].decode("utf-8", "replace")

@@ -15,17 +15,18 @@ import numpy.typing as npt
 
 from servelab.exchange import Exchange
 from servelab.http_framing import Body, FramingError, Head
-from servelab.sse import DETAIL_CHARS, EventStream, StreamRecord, Tally, error_words, judge
+from servelab.sse import WORDS_CHARS, EventStream, StreamRecord, Tally, error_words, judge
 
 _STRING = rb'[^"\\\x00-\x1f]*(?:\\.[^"\\\x00-\x1f]*)*'
+# Counts of ten digits or more are left to the general reader, which refuses what no point can hold.
 _EVENT = re.compile(
     rb"([0-9a-fA-F]{1,8})\r\n"
     rb'(data: \{"id":"[^"\\]*","object":"text_completion","created":\d+,"model":"[^"\\]*",'
     rb'"choices":\[\{"index":0,"text":")'
     rb"(" + _STRING + rb")"
-    rb'("(?:,"[a-z_]+":null)*\}\],"usage":\{"prompt_tokens":(\d+),"total_tokens":)'
+    rb'("(?:,"[a-z_]+":null)*\}\],"usage":\{"prompt_tokens":(\d{1,9}),"total_tokens":)'
 )
-_SHORT = rb'([0-9a-fA-F]{1,8})\r\n\x00([^\x00\x01]*)\x01(\d+),"completion_tokens":(\d+)\}\}\n\n\r\n'
+_SHORT = rb'([0-9a-fA-F]{1,8})\r\n\x00([^\x00\x01]*)\x01(\d{1,9}),"completion_tokens":(\d{1,9})\}\}\n\n\r\n'
 _RUN = re.compile(rb"(?:" + _SHORT.replace(b"(", b"(?:") + rb")*")
 _ONE = re.compile(_SHORT)
 _TEXTS = re.compile(rb"(?:" + _STRING + rb"\n)*")
@@ -154,5 +155,5 @@ def _words(raw: bytes, head: Head) -> str:
     try:
         body = Body(head).feed(body)
         return error_words(json.loads(body))
-    except (FramingError, ValueError):
-        return body.decode("utf-8", "replace").strip()[:DETAIL_CHARS]
+    except (FramingError, ValueError, RecursionError):
+        return body.decode("utf-8", "replace").strip()[:WORDS_CHARS]

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from servelab.spec import ChangedInputError
+
 PYDOC_TOPICS = "pydoc_data.topics"
 WIKITEXT = "wikitext-2"
 WIKITEXT_REPOSITORY = "Salesforce/wikitext"
@@ -41,10 +43,12 @@ class Text:
         return hashlib.sha256(self.content.encode()).hexdigest()[:32]
 
 
-def load(name: str) -> Text:
+def load(name: str, expected_digest: str = "") -> Text:
     """Read `pydoc_data.topics`, `wikitext-2` (its test split, from the hub or its cache) or a UTF-8 text file.
 
-    Raises TextError: no such file, too large, not UTF-8, empty; the hub is not reachable.
+    expected_digest: what known_digest said when the config was read, "" to take the text as it is.
+    Raises TextError: no such file, too large, not UTF-8, empty; the hub is not reachable. ChangedInputError: the
+    content is another than expected.
     """
     if name == PYDOC_TOPICS:
         text = Text(name, _pydoc_topics())
@@ -54,6 +58,9 @@ def load(name: str) -> Text:
         text = Text(Path(name).name, _file(Path(name)))
     if not text.content.strip():
         raise TextError(f"{name}: the text is empty")
+    # wikitext-2 is known by its revision, which is fixed here.
+    if expected_digest and name != WIKITEXT and text.digest != expected_digest:
+        raise ChangedInputError(f"{name} has changed since the config was read")
     return text
 
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from servelab import redact
@@ -157,11 +158,14 @@ def parse(lines: Iterable[str], process_start: float | None = None, ready: float
     return boot
 
 
-def events(lines: Iterable[str]) -> list[dict[str, Any]]:
+def events(lines: Iterable[str], read_at: float | None = None) -> list[dict[str, Any]]:
     """What lines written during a measurement say about its validity: kind "jit", "compile", "warning" or "error".
 
-    Each text once, with how often it came; at most MAX_WARNINGS of them.
+    Each text once, with how often it came (count) and in which seconds (utc_s: whole UTC seconds, each once, as
+    far as its lines are stamped); at most MAX_WARNINGS of them. read_at: UTC seconds at which the lines were read,
+    now if left out: stamps have no year.
     """
+    latest = datetime.now() if read_at is None else datetime.fromtimestamp(read_at)
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for line in lines:
         match = _STAMPED.match(line)
@@ -170,11 +174,28 @@ def events(lines: Iterable[str]) -> list[dict[str, Any]]:
         if kind is None:
             continue
         key = (kind, text)
-        if key in found:
-            found[key]["count"] += 1
-        elif len(found) < MAX_WARNINGS:
-            found[key] = {"kind": kind, "text": _short(text), "count": 1}
+        if key not in found:
+            if len(found) >= MAX_WARNINGS:
+                continue
+            found[key] = {"kind": kind, "text": _short(text), "count": 0, "utc_s": []}
+        event = found[key]
+        event["count"] += 1
+        utc_s = _utc_seconds(match["stamp"], latest) if match else None
+        if utc_s is not None and utc_s not in event["utc_s"]:
+            event["utc_s"].append(utc_s)
     return list(found.values())
+
+
+@lru_cache(maxsize=8)  # a log in flood has many lines of one second
+def _utc_seconds(stamp: str, latest: datetime) -> int | None:
+    """A stamp of a line read at `latest`: a date far ahead is one of the year before. None for what is no date."""
+    try:
+        moment = _moment(stamp, latest.year)
+        if moment > latest + timedelta(days=180):
+            moment = _moment(stamp, latest.year - 1)
+    except ValueError:
+        return None
+    return int(moment.timestamp())
 
 
 # What names the cause wherever it stands in the log; the last such line counts.
