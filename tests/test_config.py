@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from project_folder import Project, small_study
+from servelab import redact
 from servelab.config import check
 from servelab.config.errors import ConfigError
 from servelab.config.load import LoadedStudy, load
 from servelab.grid import server_starts
+from servelab.prompts import PromptSource
 from servelab.refused_options import OURS
 
 SWEEP = "experiments/load_sweep"
@@ -86,6 +88,8 @@ def test_misspelt_key_is_named_with_the_nearest_one(root: Path, path: str, key: 
         ({"use": "fake", "limits": {"flop": 1}}, ("engine.limits.flop", "Did you mean «flops»?")),
         ({"use": "fake", "startup_timeout_s": -1}, ("engine.startup_timeout_s: -1.0", "above 0")),
         ({"use": "fake", "stop_timeout_s": "soon"}, ("engine.stop_timeout_s: 'soon'", "a number")),
+        ({"use": "fake", "environment": None}, ("engine.environment: None", "a mapping of keys to values")),
+        ({"use": "fake", "environment": ["A"]}, ("engine.environment: ['A']", "a mapping of keys to values")),
     ],
 )
 def test_engine_mistakes_are_named(root: Path, value: Any, said: tuple[str, ...]) -> None:
@@ -106,6 +110,10 @@ def test_engine_mistakes_are_named(root: Path, value: Any, said: tuple[str, ...]
         ([{"m": {"source": "folder", "path": "nowhere"}}], ("models.m.path: 'nowhere'", "a folder with a config.json")),
         ([{"m": {"source": "hub", "path": "no-owner"}}], ("models.m.path: 'no-owner'", "owner/name")),
         ([{"m": {"source": "served", "path": "gpt"}}], ("models.m.vocab_size: 0", "no config.json here")),
+        ([{"m": {"source": "served", "path": "gpt", "vocab_size": 9, "max_tokens": -1}}],
+         ("models.m.max_tokens: -1", "0 (read from config.json) or more")),
+        ([{"m": {"source": "dimensions", "path": "models/tiny", "vocab_size": -5}}],
+         ("models.m.vocab_size: -5", "0 (read from config.json) or more")),
         ([{"m": {"source": "pypi", "package": "unpinned"}}], ("models.m.package: 'unpinned'", "name==version")),
         ([{"owner/name": {}}], ("models: 'owner/name'", "`path`")),
         ([{"m": {"source": "dimensions", "path": "models/tiny", "options": {"max_num_seq": 1}}}],
@@ -146,15 +154,27 @@ def test_model_mistakes_are_named(root: Path, value: Any, said: tuple[str, ...])
         (f"{SWEEP}/starts", 0, "experiments.load_sweep.starts: 0 ⇒ 1 to 1000"),
         (f"{SWEEP}/repeats", "many", "experiments.load_sweep.repeats: 'many' ⇒ a whole number"),
         (f"{SWEEP}/models", ["tinny"], "experiments.load_sweep.models: 'tinny' ⇒ tiny. Did you mean «tiny»?"),
-        (f"{SWEEP}/concurrency", [0], "experiments.load_sweep.concurrency: [0] ⇒ 1 or more"),
+        (f"{SWEEP}/concurrency", [0], "experiments.load_sweep.concurrency: 0 ⇒ 1 or more"),
         (f"{SWEEP}/concurrency", [], "experiments.load_sweep.concurrency: [] ⇒ at least one value"),
         (f"{SWEEP}/concurrency", ["x"], "experiments.load_sweep.concurrency[0]: 'x' ⇒ a whole number"),
         (f"{SWEEP}/concurrency", [10**12], "experiments.load_sweep.concurrency: 1000000000000 ⇒ at most 1,000,000,000"),
         (f"{SWEEP}/duration_s", -1, "experiments.load_sweep.duration_s: -1.0 ⇒ 0 or more"),
-        (f"{SWEEP}/shared_prefix_tokens", 9, "experiments.load_sweep.shared_prefix_tokens: 9 is not possible here"),
+        (f"{SWEEP}/shared_prefix_tokens", 8, "experiments.load_sweep.shared_prefix_tokens: 8 ⇒ 0 to 7 (the shortest"),
+        (f"{SWEEP}/shared_prefix_tokens", -1, "experiments.load_sweep.shared_prefix_tokens: -1 ⇒ 0 to 7"),
+        ("experiments/open_loop", {"processes": ["poison"]},
+         "experiments.open_loop.processes: 'poison' ⇒ poisson, constant, gamma, ramp; a file goes under traces. "
+         "Did you mean «poisson»?"),
+        ("experiments/open_loop", {"processes": []}, "experiments.open_loop.processes: [] ⇒ at least one value"),
+        ("experiments/open_loop", {"requests": 0, "duration_s": 0},
+         "experiments.open_loop.duration_s: 0.0 ⇒ seconds above 0, or `requests` above 0"),
+        ("experiments/perplexity", {"text": "wikitext2"}, "Did you mean «wikitext-2»?"),
+        ("experiments/perplexity", {"segment_tokens": 5000},
+         "experiments.perplexity.segment_tokens: 5000 ⇒ at most 4096"),
         (f"{SWEEP}/input_tokens", [61], "input_tokens + output_tokens: 65 ⇒ at most 64 tokens a request"),
         ("server/max_num_seqs", 0, "server.max_num_seqs: 0 ⇒ 1 or more"),
         ("server/max_num_seqs", [], "server.max_num_seqs: [] ⇒ at least one value"),
+        ("server/max_model_len", "2O48", "server.max_model_len: '2O48' ⇒ auto, or tokens"),
+        ("server/max_model_len", [64, "64 k"], "server.max_model_len: '64 k' ⇒ auto, or tokens"),
         ("server/max_num_seqs", [4, "x"], "server.max_num_seqs: 'x' ⇒ a whole number"),
         ("server/enforce_eager", "yes", "server.enforce_eager: 'yes' ⇒ true or false"),
         ("server/gpu_memory_utilization", 3, "server.gpu_memory_utilization: 3 ⇒ a share above 0"),
@@ -162,6 +182,11 @@ def test_model_mistakes_are_named(root: Path, value: Any, said: tuple[str, ...])
         ("server/load_format", "pickle", "server.load_format: 'pickle' ⇒ safetensors"),
         ("server/load_format", "auto", "server.load_format: 'auto' ⇒ safetensors"),
         ("set", "starts", "set: 'starts' ⇒ key.path=value"),
+        ("set", 3, "set: 3 ⇒ key.path=value"),
+        ("set", f"[{SWEEP.replace('/', '.')}.concurrency=[1,2]",
+         "set: '[experiments.load_sweep.concurrency=[1,2]' ⇒ key.path=value, as in "
+         "set=[experiments.load_sweep.starts=2], the value in valid YAML ("),
+        ("set", ["models[0]=other"], "set: ['models[0]=other'] ⇒ key.path=value"),
         ("set", ["experiments.load_sweep.startz=2"], "experiments.load_sweep.startz: 'startz' is not possible here"),
     ],
 )  # fmt: skip
@@ -172,9 +197,10 @@ def test_value_that_is_not_possible_is_named(root: Path, path: str, value: Any, 
 
 @pytest.mark.parametrize("name", sorted(OURS))
 def test_what_servelab_sets_itself_cannot_be_set(root: Path, name: str) -> None:
-    """Host, port, key and their like are refused with the reason why servelab sets them."""
+    """Host, port, key and their like are refused with the reason why servelab sets them; a key is not shown."""
     said = complaint(changed(f"server/{name}", "x"), root)
-    assert f"server.{name}: 'x' is not possible here; allowed: nothing: {OURS[name]}" in said
+    shown = redact.HIDDEN if redact.is_secret_name(name) else "x"
+    assert f"server.{name}: '{shown}' is not possible here; allowed: nothing: {OURS[name]}" in said
 
 
 def test_all_problems_of_a_kind_are_told_at_once(root: Path) -> None:
@@ -190,6 +216,91 @@ def test_secret_in_an_engine_is_refused_without_printing_it(root: Path) -> None:
         said = complaint(changed("engine", {"use": "fake", "environment": {name: secret}}), root)
         assert f"engine.environment.{name}" in said
         assert secret not in said
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "key"),
+    [
+        ("server/hf_token", "open-sesame", "server.hf_token"),
+        ("server/hf_token", ["open-sesame"], "server.hf_token"),
+        ("server/api_key", "open-sesame", "server.api_key"),
+        (f"{SWEEP}/server/hf_token", "open-sesame", "experiments.load_sweep.server.hf_token"),
+        ("server/download_dir", "sk-open-sesame-open-sesame", "server.download_dir"),
+        ("engine/command", ["docker", "run", "-e", "X_API_KEY=open-sesame", "image"], "engine.command"),
+        ("engine/command", ["docker", "run", "--env=X_API_KEY=open-sesame", "image"], "engine.command"),
+        ("engine/command", ["serve", "--api-key", "open-sesame"], "engine.command"),
+        ("engine/url", "http://me:open-sesame@127.0.0.1:9", "engine.url"),
+        ("engine/torch_index", "https://me:open-sesame@example.org/simple", "engine.torch_index"),
+    ],
+)  # fmt: skip
+def test_secret_is_refused_wherever_one_may_stand(root: Path, path: str, value: Any, key: str) -> None:
+    """Options, words of a command and addresses end up in results: a secret in them is refused and not shown."""
+    raw = {**small_study(), "engine": {"use": "fake"}}
+    *folders, name = path.split("/")
+    place: dict[str, Any] = raw
+    for folder in folders:
+        place = place.setdefault(folder, {})
+    place[name] = value
+    said = complaint(raw, root)
+    assert f"{key}: " in said
+    assert "open-sesame" not in said
+
+
+def test_what_only_looks_like_a_secret_is_no_secret(root: Path) -> None:
+    """Thresholds in tokens, switches, and variables that a command passes on by name are what they are."""
+    planned(changed("server/long_prefill_token_threshold", 32), root)
+    planned(changed("server/allow_credentials", True), root)
+    command = ["docker", "run", "-e", "VLLM_API_KEY", "--env=OMP_NUM_THREADS=2", "image"]
+    loaded = planned(changed("engine", {"use": "fake", "command": command}), root)
+    assert loaded.engine.command == tuple(command)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "key"),
+    [
+        ("config/engines/torn.yaml", {"engine": "torn"}, "engine"),
+        ("config/engines/torn.yaml", {"engine": {"use": "torn"}}, "engine.use"),
+        ("config/models/torn.yaml", {"models": ["torn"]}, "models"),
+    ],
+)
+def test_named_file_that_is_no_yaml_is_told_with_its_line(
+    tmp_path: Path, file: str, change: dict[str, Any], key: str
+) -> None:
+    """A bracket forgotten in a file of config/ is an error that names the key, the file and the line."""
+    root = Project.make(tmp_path / "project").root
+    (root / file).write_text("kind: vllm\nlimits: {flops: 1\nversion: 2\n", encoding="utf-8")
+    said = complaint({**small_study(), **change}, root)
+    allowed = "a file of valid YAML (line 3: expected ',' or '}'"
+    assert said.startswith(f"{key}: '{root / file}' is not possible here; allowed: {allowed}")
+
+
+@pytest.mark.parametrize(
+    ("content", "allowed"),
+    [
+        ('{"vocab_size": 1000', "a config.json that is JSON ("),
+        ("[1000]", "a config.json that is a mapping of keys to values"),
+        ('{"vocab_size": "many"}', "a config.json with a whole number above 0 as vocab_size, not 'many'"),
+        ('{"vocab_size": -2}', "a config.json with a whole number above 0 as vocab_size, not -2"),
+    ],
+)
+def test_damaged_model_folder_is_told_with_the_file(tmp_path: Path, content: str, allowed: str) -> None:
+    """A config.json that was cut short or holds no counts is an error that names the model's key and the file."""
+    root = Project.make(tmp_path / "project").root
+    file = root / "models/tiny/config.json"
+    file.write_text(content, encoding="utf-8")
+    said = complaint(small_study(), root)
+    assert said.startswith(f"models.tiny.path: '{file}' is not possible here; allowed: {allowed}")
+
+
+def test_longest_shared_prefix_leaves_each_request_a_token(root: Path) -> None:
+    """One token of the shortest prompt is its own; where all requests are one prompt none need be."""
+    (start,) = server_starts(planned(changed(f"{SWEEP}/shared_prefix_tokens", 7), root))
+    for point in start.points:
+        ids = PromptSource(1, "k", 1000).prompt("measured", 0, 8, point.workload)
+        assert (len(ids), point.workload.shared_prefix_tokens) == (8, 7)
+    same = changed(f"{SWEEP}/shared_prefix_tokens", 8)
+    same["experiments"]["load_sweep"]["same_prompt"] = True
+    planned(same, root)
 
 
 def test_no_server_options_for_a_server_that_already_runs(root: Path) -> None:
@@ -252,7 +363,7 @@ def test_repository_studies_can_be_planned() -> None:
     repo = Path(__file__).parents[1]
     studies = sorted((repo / "config").glob("*.yaml"))
     assert repo / "config/config.yaml" in studies
-    from servelab.config.load import read_yaml
+    from servelab.config.yaml_file import read_yaml
 
     for study in studies:
         planned(read_yaml(study), repo)

@@ -191,3 +191,43 @@ def test_files_that_make_a_load_are_known_by_content(root: Path) -> None:
     trace.write_text("0.0\n0.7\n", encoding="utf-8")
     text.write_text("other words " * 400, encoding="utf-8")
     assert not set(keys()) & set(before)
+
+
+def test_text_too_short_for_its_segments_is_told_before_a_server_starts(root: Path) -> None:
+    """A token is a character at least: 2 × 8 tokens cannot be had of 15 characters, and may be of 16."""
+    scored = {"text": "short.txt", "kv_cache_dtype": ["auto"], "segments": 2, "segment_tokens": 8}
+    text = root / "short.txt"
+    text.write_text("words and words", encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        starts(root, experiments={"perplexity": scored})
+    (problem,) = caught.value.problems
+    assert (problem.key, problem.value) == ("experiments.perplexity.text", "short.txt")
+    assert "15 characters are too few for 2 segments of 8 tokens each" in problem.allowed
+    text.write_text("words and words.", encoding="utf-8")
+    assert starts(root, experiments={"perplexity": scored})
+
+
+def arrivals(root: Path, **keys: Any) -> dict[str, tuple[int, float]]:
+    """Point of an open loop → (requests, seconds) after which its arrivals are cut off; 0 for never."""
+    config = {"input_tokens": 8, "output_tokens": 4, **keys}
+    (start,) = starts(root, experiments={"open_loop": config})
+    return {p.name: (p.workload.requests, p.workload.duration_s) for p in start.points}
+
+
+def test_a_trace_is_measured_to_its_end_and_alone(root: Path) -> None:
+    """Who gives a trace gets that trace, whole; rates and an end are measured where the config asks for them."""
+    (root / "day.txt").write_text("0\n300\n600\n", encoding="utf-8")
+    name = "trace-day-i8-o4-r1"
+    assert arrivals(root, traces=["day.txt"]) == {name: (0, 0.0)}
+    assert arrivals(root, traces=["day.txt"], duration_s=90) == {name: (0, 90.0)}
+    assert arrivals(root, traces=["day.txt"], requests=2) == {name: (2, 0.0)}
+    both = arrivals(root, traces=["day.txt"], rates=[2])
+    assert both == {"poisson-r2-i8-o4-r1": (0, 60.0), name: (0, 0.0)}
+
+
+def test_without_rates_and_traces_an_open_loop_has_the_usual_rates(root: Path) -> None:
+    """Four rates of a minute each; `requests` or `duration_s` end them elsewhere."""
+    names = [f"poisson-r{rate}-i8-o4-r1" for rate in ("0.5", "1", "2", "4")]
+    assert arrivals(root) == dict.fromkeys(names, (0, 60.0))
+    assert arrivals(root, requests=5) == dict.fromkeys(names, (5, 0.0))
+    assert arrivals(root, duration_s=7) == dict.fromkeys(names, (0, 7.0))

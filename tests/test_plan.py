@@ -123,7 +123,7 @@ def test_second_run_in_the_same_folder_is_refused(project: Project) -> None:
 
 def test_studies_that_come_with_servelab_can_be_planned(plan: ModuleType) -> None:
     """Every study in config/ is planned on any machine, with points in each of its experiments."""
-    from servelab.config.load import read_yaml
+    from servelab.config.yaml_file import read_yaml
 
     for path in sorted((REPO / "config").glob("*.yaml")):
         lines = plan.lines(read_yaml(path), Path(REPO))

@@ -1,6 +1,5 @@
 """A study → the server starts it needs, each with its points. Pure; one job per server start."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from servelab import experiments
 from servelab.canonical import digest, path_number
 from servelab.config import check, content
-from servelab.config.errors import ConfigError, Problem
+from servelab.config.errors import BadValueError, ConfigError, Problem
 from servelab.config.load import LoadedStudy
 from servelab.config.schema import Experiment
 from servelab.experiments.base import ServerPlan
@@ -22,7 +21,6 @@ _SHORT = {
     "max_num_seqs": "mns{}",
     "tensor_parallel_size": "tp{}",
 }
-_BELOW = re.compile(r"\S+ is below (\S+)")
 _SHORT_FLAGS = {"enforce_eager": ("eager", "compiled"), "enable_prefix_caching": ("pc", "nopc")}
 
 
@@ -70,11 +68,11 @@ def slug(
 
 def _of_experiment(loaded: LoadedStudy, name: str, config: Experiment) -> Iterator[ServerStart]:
     module = experiments.KINDS[config.kind]
+    key = f"experiments.{name}"
     try:
         plans = list(module.expand(config))
-    except ValueError as error:
-        raise ConfigError([_senseless(name, config, str(error))]) from error
-    key = f"experiments.{name}"
+    except BadValueError as error:
+        raise ConfigError([replace(error.problem, key=f"{key}.{error.problem.key}")]) from error
     plans = [
         replace(
             plan, workloads=tuple((n, content.with_content(key, w, loaded.root)) for n, w in plan.workloads)
@@ -86,14 +84,6 @@ def _of_experiment(loaded: LoadedStudy, name: str, config: Experiment) -> Iterat
         model = loaded.models[model_name]
         for plan in plans:
             yield from _of_plan(loaded, name, config, model, plan)
-
-
-def _senseless(experiment: str, config: Experiment, message: str) -> Problem:
-    """A kind's own objection («key: what is wrong with it») as a problem with the value that stands there."""
-    key, _, words = message.partition(": ")
-    below = _BELOW.fullmatch(words)
-    allowed = f"{below.group(1)} or more" if below else words.removeprefix("an empty list; give ")
-    return Problem(f"experiments.{experiment}.{key}", getattr(config, key, None), allowed)
 
 
 def _of_plan(

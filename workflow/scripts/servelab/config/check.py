@@ -9,6 +9,7 @@ from importlib import resources
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from servelab import redact
 from servelab.canonical import canonical_json
 from servelab.config.errors import ConfigError, Problem, nearest, unknown_key
 from servelab.config.schema import Experiment, Study
@@ -120,7 +121,7 @@ def experiment(key: str, config: Experiment, models: Mapping[str, ModelSpec | No
         value = getattr(config, field.name)
         for item in value if isinstance(value, list) else [value]:
             if isinstance(item, (int, float)) and not isinstance(item, bool) and item < -1:
-                least = "-1 (servelab chooses) or more" if field.name == "warmup_requests" else "0 or more"
+                least = "-1 (servelab chooses) or more" if field.default == -1 else "0 or more"
                 problems.append(Problem(f"{key}.{field.name}", item, least))
             if isinstance(item, int) and item > 10**9:
                 problems.append(Problem(f"{key}.{field.name}", item, "at most 1,000,000,000"))
@@ -150,7 +151,7 @@ def options(loaded: "LoadedStudy") -> None:
     if loaded.engine.kind == "attach":
         allowed = "no server options: an attached server is as it is"
         problems += [
-            Problem(f"{key}.{name}", value, allowed)
+            Problem(f"{key}.{name}", redact.HIDDEN if _is_secret(name, value) else value, allowed)
             for key, values in groups
             for name, value in values.items()
             if not (key.startswith("models.") and name == "load_format")
@@ -164,8 +165,11 @@ def options(loaded: "LoadedStudy") -> None:
 
 
 def option_problems(loaded: "LoadedStudy", key: str, name: str, value: Any) -> list[Problem]:
-    """What is wrong with one option, whose value may be a list (a grid)."""
+    """What is wrong with one option, whose value may be a list (a grid). A secret is not shown."""
     path = f"{key}.{name}"
+    values = value if isinstance(value, list) else [value]
+    secret = any(_is_secret(name, item) for item in values)
+    shown = redact.HIDDEN if secret else value
     if "-" in name or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         return [
             Problem(
@@ -176,14 +180,26 @@ def option_problems(loaded: "LoadedStudy", key: str, name: str, value: Any) -> l
             )
         ]
     if name in OURS:
-        return [Problem(path, value, f"nothing: {OURS[name]}")]
+        return [Problem(path, shown, f"nothing: {OURS[name]}")]
+    if secret:
+        allowed = (
+            "nothing secret: options end up in results. A token of your shell (HF_TOKEN) reaches the server of a "
+            "model that is no folder; `source: hub` fetches with it"
+        )
+        return [Problem(path, shown, allowed)]
     known = known_options(loaded.engine.version)
     if name not in known and not loaded.engine_config.allow_unknown_options:
         return [unknown_key(key, name, known)]
-    values = value if isinstance(value, list) else [value]
     if not values:
         return [Problem(path, value, "at least one value")]
     return [p for item in values for p in _value_problems(path, name, item, known.get(name, "any"))]
+
+
+def _is_secret(name: str, value: Any) -> bool:
+    """Whether an option holds a secret: by its name (a switch holds none) or by the form of its value."""
+    if value is None or isinstance(value, bool):
+        return False
+    return redact.is_secret_name(name) or redact.text(str(value)) != str(value)
 
 
 def _value_problems(path: str, name: str, value: Any, known: Any) -> list[Problem]:
@@ -213,6 +229,8 @@ def _value_problems(path: str, name: str, value: Any, known: Any) -> list[Proble
     )
     if name in at_least_1 and isinstance(value, (int, float)) and value < 1:
         return [Problem(path, value, "1 or more")]
+    if name == "max_model_len" and length(value) < 1 and str(value).lower() != "auto":
+        return [Problem(path, value, "auto, or tokens: 2048, 2k for 2,000, 2K for 2,048")]
     if name == "gpu_memory_utilization" and isinstance(value, (int, float)) and not 0 < value <= 1:
         return [Problem(path, value, "a share above 0, at most 1")]
     return []

@@ -1,33 +1,31 @@
 """`engine:` of a study → how a server is had. Either a name in config/engines/ or the keys written out."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from servelab import redact
 from servelab.canonical import digest
 from servelab.config.errors import ConfigError, Problem, nearest
 from servelab.config.schema import EngineConfig
 from servelab.config.shape import shape
+from servelab.config.yaml_file import read_yaml
 from servelab.engine import installed_version
 from servelab.spec import EngineSpec
 
 KINDS = ("vllm", "attach")
 DEVICES = ("cpu", "cuda", "rocm", "tpu", "xpu", "other")
+_USER = re.compile(r"^(\w+://)[^/?#]*@")
 
 
 def named_file(folder: Path, key: str, name: str) -> dict[str, Any]:
-    """The mapping in <folder>/<name>.yaml. Raises ConfigError naming the nearest file that exists."""
+    """The mapping in <folder>/<name>.yaml. Raises ConfigError naming the nearest file, or what is wrong in it."""
     path = folder / f"{name}.yaml"
     known = sorted(file.stem for file in folder.glob("*.yaml"))
     if name not in known:
         raise ConfigError([Problem(key, name, ", ".join(known) or "nothing yet", nearest(name, known))])
-    value = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(value, dict):
-        raise ConfigError([Problem(str(path), value, "a mapping of keys to values")])
-    return value
+    return read_yaml(path, key)
 
 
 def load_engine(value: Any, root: Path) -> tuple[EngineConfig, EngineSpec]:
@@ -42,14 +40,20 @@ def load_engine(value: Any, root: Path) -> tuple[EngineConfig, EngineSpec]:
         base = (
             named_file(root / "config/engines", "engine.use", str(keys.pop("use"))) if "use" in keys else {}
         )
-        environment = {**base.get("environment", {}), **keys.get("environment", {})}
-        value = {**base, **keys, **({"environment": environment} if environment else {})}
+        value = {**base, **keys, "environment": _environment(base, keys)}
     else:
         name = str(value)
         value = named_file(root / "config/engines", "engine", name)
     config = shape(EngineConfig, value, "engine")
     _check(config)
     return config, _spec(name, config, root)
+
+
+def _environment(base: Mapping[str, Any], keys: Mapping[str, Any]) -> Any:
+    """The variables of a named engine under those written beside its name; what is no mapping `shape` refuses."""
+    given = [each["environment"] for each in (base, keys) if "environment" in each]
+    wrong = [each for each in given if not isinstance(each, Mapping)]
+    return wrong[0] if wrong else {name: value for each in given for name, value in each.items()}
 
 
 def environment_folder(config: EngineConfig, name: str) -> str:
@@ -85,12 +89,36 @@ def _check(config: EngineConfig) -> None:
             problems.append(Problem(f"engine.{key}", getattr(config, key), "seconds above 0"))
     if config.max_concurrency < 0:
         problems.append(Problem("engine.max_concurrency", config.max_concurrency, "0 (no limit) or more"))
-    for name, value in config.environment.items():
-        if redact.is_secret_name(name) or redact.text(str(value)) != str(value):
-            allowed = "nothing secret: configs end up in results"
-            problems.append(Problem(f"engine.environment.{name}", redact.HIDDEN, allowed))
+    problems += _secrets(config)
     if problems:
         raise ConfigError(problems)
+
+
+def _secrets(config: EngineConfig) -> list[Problem]:
+    """Secrets written into an engine's keys, not shown: configs end up in results."""
+    problems = [
+        Problem(f"engine.environment.{name}", redact.HIDDEN, "nothing secret: configs end up in results")
+        for name, value in config.environment.items()
+        if redact.is_secret_name(name) or redact.text(str(value)) != str(value)
+    ]
+    shown = redact.argv(config.command)
+    if shown != config.command:
+        allowed = (
+            "nothing secret: configs end up in results. Set the variable in your shell and let the command "
+            "pass it on by its name (docker: -e NAME)"
+        )
+        problems.append(Problem("engine.command", shown, allowed))
+    instead = {
+        "url": "api_key_env names the variable that holds the server's key",
+        "torch_index": "pip reads them from ~/.netrc",
+    }
+    for key, words in instead.items():
+        address = getattr(config, key)
+        hidden = redact.text(_USER.sub(rf"\1{redact.HIDDEN}@", address))
+        if hidden != address:
+            allowed = f"an address without user and password: configs end up in results; {words}"
+            problems.append(Problem(f"engine.{key}", hidden, allowed))
+    return problems
 
 
 def _spec(name: str, config: EngineConfig, root: Path) -> EngineSpec:

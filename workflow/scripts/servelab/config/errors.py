@@ -29,6 +29,17 @@ class ConfigError(Exception):
         )
 
 
+class BadValueError(ValueError):
+    """A value that an experiment's kind can make no load of. `problem.key` is the key within the experiment.
+
+    hint: the nearest value that is possible, or an empty text.
+    """
+
+    def __init__(self, key: str, value: object, allowed: str, hint: str = "") -> None:
+        self.problem = Problem(key, value, allowed, hint)
+        super().__init__(str(self.problem))
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """The known name most like this one, or an empty text."""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)

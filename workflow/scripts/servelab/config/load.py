@@ -21,6 +21,7 @@ from servelab.config.errors import ConfigError, Problem, nearest, unknown_key
 from servelab.config.models import load_model
 from servelab.config.schema import EngineConfig, Experiment, ModelConfig, Study
 from servelab.config.shape import shape
+from servelab.config.yaml_file import wrong
 from servelab.spec import EngineSpec, ModelSpec
 
 # Keys that people give on the command line and that are no part of a study.
@@ -47,19 +48,6 @@ class LoadedStudy:
     def canonical(self) -> str:
         """The raw config as canonical JSON: what travels to the scripts."""
         return canonical_json(self.raw)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file as plain values. Raises ConfigError if it is missing or no mapping."""
-    try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ConfigError([Problem("config", str(path), "an existing YAML file")]) from error
-    except yaml.YAMLError as error:
-        raise ConfigError([Problem(str(path), str(error).splitlines()[0], "valid YAML")]) from error
-    if not isinstance(value, dict):
-        raise ConfigError([Problem(str(path), value, "a mapping of keys to values")])
-    return value
 
 
 def load(raw: Mapping[str, Any], root: Path) -> LoadedStudy:
@@ -100,18 +88,24 @@ def _overridden(raw: Mapping[str, Any]) -> dict[str, Any]:
     overrides = raw.get("set") or []
     if not overrides:
         return _jsonable(values)
-    words = _override_words(overrides) if isinstance(overrides, str) else list(overrides)
+    form = "key.path=value, as in set=[experiments.load_sweep.starts=2]"
+    if not isinstance(overrides, (str, list, tuple)):
+        raise ConfigError([Problem("set", overrides, form)])
+    words = _override_words(overrides) if isinstance(overrides, str) else [str(word) for word in overrides]
     for word in words:
-        if "=" not in str(word):
-            raise ConfigError(
-                [Problem("set", word, "key.path=value, as in set=[experiments.load_sweep.starts=2]")]
-            )
+        if "=" not in word:
+            raise ConfigError([Problem("set", word, form)])
+    plain_values = _jsonable(values)
     try:
         # Values are read as YAML, so that 2 is a number and [1,2] a list.
-        changes = OmegaConf.from_dotlist([str(word) for word in words])
-        merged = OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(_jsonable(values)), changes))
-    except OmegaConfBaseException as error:
-        raise ConfigError([Problem("set", overrides, str(error).splitlines()[0])]) from error
+        changes = OmegaConf.from_dotlist(words)
+        merged = OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(plain_values), changes))
+    except yaml.YAMLError as error:
+        allowed = f"{form}, the value in valid YAML ({wrong(error)})"
+        raise ConfigError([Problem("set", overrides, allowed)]) from error
+    except (OmegaConfBaseException, ValueError, TypeError) as error:
+        words_of_it = (str(error) or type(error).__name__).splitlines()[0]
+        raise ConfigError([Problem("set", overrides, f"{form} ({words_of_it})")]) from error
     assert isinstance(merged, dict)
     return {str(key): value for key, value in merged.items()}
 

@@ -83,6 +83,10 @@ def _check(key: str, config: ModelConfig) -> None:
     if config.source == "served" and config.vocab_size < 1:
         allowed = "above 0: an attached server has no config.json here to read it from"
         problems.append(Problem(f"{key}.vocab_size", config.vocab_size, allowed))
+    elif config.vocab_size < 0:
+        problems.append(Problem(f"{key}.vocab_size", config.vocab_size, "0 (read from config.json) or more"))
+    if config.max_tokens < 0:
+        problems.append(Problem(f"{key}.max_tokens", config.max_tokens, "0 (read from config.json) or more"))
     if problems:
         raise ConfigError(problems)
 
@@ -95,7 +99,7 @@ def _spec(key: str, name: str, config: ModelConfig, root: Path) -> ModelSpec:
         if not (folder / "config.json").is_file():
             raise ConfigError([Problem(f"{key}.path", config.path, "a folder with a config.json")])
         fingerprint = folder_fingerprint(folder)
-        vocab_size, max_tokens = _dimensions(folder, vocab_size, max_tokens)
+        vocab_size, max_tokens = _dimensions(key, folder / "config.json", vocab_size, max_tokens)
         if config.source == "dimensions":
             options.setdefault("load_format", "dummy")
     else:
@@ -108,13 +112,22 @@ def _spec(key: str, name: str, config: ModelConfig, root: Path) -> ModelSpec:
     return ModelSpec(name, path, fingerprint, vocab_size, max_tokens, dict(made))
 
 
-def _dimensions(folder: Path, vocab_size: int, max_tokens: int) -> tuple[int, int]:
-    path = folder / "config.json"
-    if not path.is_file():
-        return vocab_size, max_tokens
-    values = json.loads(path.read_text(encoding="utf-8"))
-    text = values.get("text_config", values)
-    return (
-        vocab_size or int(text.get("vocab_size", 0)),
-        max_tokens or int(text.get("max_position_embeddings", 0) or 0),
-    )
+def _dimensions(key: str, path: Path, vocab_size: int, max_tokens: int) -> tuple[int, int]:
+    """Vocabulary and length from config.json where they were not given. Raises ConfigError if it is damaged."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        allowed = f"a config.json that is JSON ({error})"
+        raise ConfigError([Problem(f"{key}.path", str(path), allowed)]) from error
+    text = values.get("text_config", values) if isinstance(values, dict) else values
+    if not isinstance(text, dict):
+        allowed = "a config.json that is a mapping of keys to values"
+        raise ConfigError([Problem(f"{key}.path", str(path), allowed)])
+    found = []
+    for name, given in (("vocab_size", vocab_size), ("max_position_embeddings", max_tokens)):
+        said = given or text.get(name) or 0
+        if not isinstance(said, int) or said < 0:
+            allowed = f"a config.json with a whole number above 0 as {name}, not {said!r}"
+            raise ConfigError([Problem(f"{key}.path", str(path), allowed)])
+        found.append(said)
+    return found[0], found[1]

@@ -6,6 +6,7 @@ from itertools import product
 
 from servelab.canonical import path_number
 from servelab.claims import Analysis
+from servelab.config.errors import BadValueError
 from servelab.config.schema import Experiment
 from servelab.experiments.base import ServerPlan, StudyData
 from servelab.spec import Workload
@@ -39,7 +40,7 @@ class Config(Experiment):
 def expand(config: Config) -> Iterable[ServerPlan]:
     """One plan: all points on one server, by shape and then by rising concurrency.
 
-    Raises ValueError naming the key and the value where a point would make no sense.
+    Raises BadValueError where a point would make no sense.
     """
     return [ServerPlan(workloads=tuple(_workloads(config)))]
 
@@ -50,13 +51,13 @@ def point_name(concurrency: int, input_tokens: int, output_tokens: int) -> str:
 
 
 def at_least(key: str, values: Iterable[float], least: float) -> None:
-    """Raise ValueError naming the key and the first value below `least`, or an empty list."""
+    """Raise BadValueError with the key and the first value below `least`, or for an empty list."""
     values = list(values)
     if not values:
-        raise ValueError(f"{key}: an empty list; give at least one value")
+        raise BadValueError(key, values, "at least one value")
     for value in values:
         if value < least:
-            raise ValueError(f"{key}: {value!r} is below {least!r}")
+            raise BadValueError(key, value, f"{least} or more")
 
 
 def _workloads(config: Config) -> Iterator[tuple[str, Workload]]:
@@ -66,11 +67,11 @@ def _workloads(config: Config) -> Iterator[tuple[str, Workload]]:
     at_least("duration_s", [config.duration_s], 0)
     at_least("requests_min", [config.requests_min], 1)
     at_least("requests_per_slot", [config.requests_per_slot], 1)
-    if not 0 <= config.shared_prefix_tokens <= min(config.input_tokens):
-        raise ValueError(
-            f"shared_prefix_tokens: {config.shared_prefix_tokens} is not between 0 and "
-            f"the shortest of input_tokens ({min(config.input_tokens)})"
-        )
+    # A request has a token of its own after the prefix, unless all requests are one prompt anyway.
+    most = min(config.input_tokens) - (0 if config.same_prompt else 1)
+    if not 0 <= config.shared_prefix_tokens <= most:
+        allowed = f"0 to {most} (the shortest of input_tokens is {min(config.input_tokens)})"
+        raise BadValueError("shared_prefix_tokens", config.shared_prefix_tokens, allowed)
     shapes = product(sorted(set(config.input_tokens)), sorted(set(config.output_tokens)))
     for (input_tokens, output_tokens), concurrency in product(shapes, sorted(set(config.concurrency))):
         requests = max(config.requests_min, config.requests_per_slot * concurrency)

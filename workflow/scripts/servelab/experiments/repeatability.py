@@ -31,7 +31,7 @@ class Config(Experiment):
 
 
 def expand(config: Config) -> Iterable[ServerPlan]:
-    """One plan; repeats and starts come from the experiment's own keys. Raises ValueError (key, value)."""
+    """One plan; repeats and starts come from the experiment's own keys. Raises BadValueError."""
     return [ServerPlan(workloads=tuple(_workloads(config)))]
 
 

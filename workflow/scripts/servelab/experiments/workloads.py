@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from servelab.canonical import path_number
+from servelab.config.errors import BadValueError
 from servelab.experiments.base import ServerPlan
 from servelab.experiments.load_sweep import at_least, point_name
 from servelab.spec import Option, Workload
@@ -13,16 +14,16 @@ Value = TypeVar("Value", int, str, bool)
 
 
 def numbers(least: float, **keys: float | Iterable[float]) -> None:
-    """Raise ValueError naming the first key with an empty list or a value below `least`."""
+    """Raise BadValueError for the first key with an empty list or a value below `least`."""
     for key, value in keys.items():
         at_least(key, [value] if isinstance(value, (int, float)) else value, least)
 
 
 def settings(key: str, values: Iterable[Value]) -> list[Value]:
-    """The values without doubles, in their order. Raises ValueError for an empty list."""
+    """The values without doubles, in their order. Raises BadValueError for an empty list."""
     unique = list(dict.fromkeys(values))
     if not unique:
-        raise ValueError(f"{key}: an empty list; give at least one value")
+        raise BadValueError(key, unique, "at least one value")
     return unique
 
 
@@ -81,7 +82,7 @@ def boot(name: str) -> NamedWorkload:
 def boots(options: Mapping[str, Option], starts: int, restarts: int) -> list[ServerPlan]:
     """`starts` first starts (empty compile cache) and `restarts` starts with the cache they left.
 
-    Raises ValueError for a negative number of restarts.
+    Raises BadValueError for a negative number of restarts.
     """
     numbers(1, starts=starts)
     numbers(0, restarts=restarts)
