@@ -56,13 +56,26 @@ def test_the_notes_capacities_give_the_notes_conclusions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "dtype"),
-    [({}, "auto"), ({"dtype": "float32"}, "float32"), ({"dtype": "float32", "kv_cache_dtype": "fp8"}, "fp8"),
-     ({"kv_cache_dtype": "auto", "dtype": "auto"}, "auto")],
-)  # fmt: skip
-def test_the_caches_dtype_follows_the_servers_options(options: dict, dtype: str) -> None:
-    """A model that is served in another dtype than its config's has a cache of that dtype, unless one is given."""
-    assert kv_capacity.kv_dtype_of(options) == dtype
+    ("checkpoint", "options", "said_dtype", "per_token"),
+    [
+        ("bfloat16", {}, None, 114_688),
+        ("float32", {}, "bfloat16", 114_688),
+        ("bfloat16", {"dtype": "float32"}, "float32", 229_376),
+        ("bfloat16", {"dtype": "float32", "kv_cache_dtype": "fp8"}, "float32", 57_344),
+        ("bfloat16", {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, "bfloat16", 114_688 / 4),
+    ],
+)
+def test_the_formula_is_that_of_the_server(
+    checkpoint: str, options: dict, said_dtype: str | None, per_token: float
+) -> None:
+    """The cache has the dtype that the model is served in, unless it has one of its own; a device has its share."""
+    record = start("first", 1, 22_048)
+    record.meta.spec["server"]["options"] |= options
+    record.meta.session["log"]["dtype"] = said_dtype
+    card = model_card.from_config({**QWEN.config, "torch_dtype": checkpoint})
+    data = study("kv_capacity", [record], {"tiny": card})
+    starts = kv_capacity.analyse(data, "e", kv_capacity.Config()).tables[0].frame
+    assert list(starts["formula_bytes_per_token"]) == [per_token]
 
 
 def test_a_wrong_formula_is_not_called_agreement() -> None:

@@ -63,6 +63,39 @@ def test_kv_bytes_per_token_are_the_notes_figure():
     assert card.kv_bytes_per_token("auto", tensor_parallel=16) == 114_688 / 8
 
 
+@pytest.mark.parametrize(
+    ("checkpoint", "options", "said", "size"),
+    [
+        ("bfloat16", {}, None, 2),
+        ("bfloat16", {"dtype": "float32"}, "float32", 4),
+        ("bfloat16", {"dtype": "float32"}, None, 4),
+        ("bfloat16", {"dtype": "auto"}, "float32", 4),
+        ("float32", {}, "bfloat16", 2),
+        ("float32", {"dtype": "auto"}, None, 2),
+        ("float32", {"dtype": "float32"}, "float32", 4),
+    ],
+)
+def test_a_served_model_has_the_servers_dtype(checkpoint, options, said, size):
+    """The option, else the server's own word, else the checkpoint's; float32 is served in 16 bits unless asked for."""
+    card = model_card.from_config({**QWEN3_1_7B, "torch_dtype": checkpoint}).as_served(options, said)
+    assert card.kv_bytes_per_token("auto") == 57_344 * size
+    assert card.weight_bytes() == 1_720_574_976 * size
+
+
+def test_weights_that_the_server_quantises_are_not_calculated():
+    """An option that quantises leaves the cache's formula and takes away that of the weights, with its method."""
+    card = model_card.from_config(QWEN3_1_7B).as_served({"quantization": "fp8"}, "bfloat16")
+    assert card.step_weight_bytes() == NotCalculated("weights_quantised", {"method": "fp8"})
+    assert card.kv_bytes_per_token("auto") == 114_688
+
+
+def test_pipeline_stages_divide_the_layers():
+    """28 layers over 4 stages leave a device 7 of them; over 3 no device's share is the others'."""
+    card = model_card.from_config(QWEN3_1_7B)
+    assert card.kv_bytes_per_token("auto", tensor_parallel=2, pipeline_parallel=4) == 114_688 / 8
+    assert card.kv_bytes_per_token("auto", pipeline_parallel=3).reason == "kv_uneven_stages"
+
+
 def test_latent_attention_keeps_one_vector_a_token():
     """DeepSeek-V2-Lite: 27 layers × (512 + 64) × 2 bytes, not 2 × heads × head_dim."""
     assert model_card.from_config(DEEPSEEK_V2_LITE).kv_bytes_per_token() == 27 * 576 * 2

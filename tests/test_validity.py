@@ -1,6 +1,7 @@
 """Each gate fires on a planted fault and stays silent without it; a verdict is the gravest reason's."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -221,6 +222,52 @@ def test_a_chunk_of_many_tokens_counts_as_one_step():
     assert machine.decode_rate(evidence(point(rows))) is None
 
 
+def interference(ttft_s=0.5, gap_s=0.01, **meta):
+    """A victim decodes 200 tokens while three prompts of 640 tokens (2.7 × 10^11 FLOPs each) are read in."""
+    victim = request(0, 0.0, role="victim", slot=None, gap_s=gap_s, output_tokens=200)
+    inserted = [
+        request(i, 0.3 + i * ttft_s, ttft_s, input_tokens=640, output_tokens=1, role="inserted", slot=None)
+        for i in range(3)
+    ]
+    load = Workload(
+        kind="interference", input_tokens=640, output_tokens=1, victim_input_tokens=64,
+        victim_output_tokens=200, inserted=3, insert_after_tokens=16,
+    )  # fmt: skip
+    return point([victim, *inserted], load, **meta)
+
+
+def test_inserted_prompts_are_held_against_the_machine_and_so_is_the_victim():
+    """0.5 s a prompt and 10 ms a token are possible here; 0.05 s and 1 ms are not; without limits that is said."""
+    assert validity.verdict(validity.judge_point(evidence(interference()))) == "valid"
+    assert machine.limits_unknown(evidence(interference())) is None
+    assert machine.prefill_rate(evidence(interference(ttft_s=0.05))).severity == INVALID
+    assert machine.decode_rate(evidence(interference(gap_s=0.001))).severity == INVALID
+    assert machine.limits_unknown(evidence(interference(), limits={})).severity == NOTE
+
+
+def served(gap_s, card=CARD, said=None, **options):
+    """Evidence of a closed loop with this gap on a server with these options, whose log says a dtype."""
+    record = point(closed_rows(2, 20, gap_s=gap_s), session={"log": {"dtype": said}})
+    record.meta.spec["server"]["options"] |= options
+    return replace(evidence(record), card=card)
+
+
+def test_weights_that_the_server_quantises_are_not_taken_for_those_of_the_checkpoint():
+    """A gap of 4 ms is too short for 0.47 GB of bf16 weights at 100 GB/s; of fp8 weights the size is not known."""
+    assert machine.decode_rate(served(0.004)).severity == INVALID
+    assert machine.decode_rate(served(0.004, quantization="fp8")) is None
+    assert machine.limits_unknown(served(0.004, quantization="fp8")).values["missing"] == "weights"
+
+
+def test_weights_have_the_dtype_that_the_server_runs_them_in():
+    """A float32 checkpoint is read as 16 bits unless the server was told or says otherwise."""
+    checkpoint = model_card.from_config({**CARD.config, "torch_dtype": "float32"})
+    assert machine.decode_rate(served(0.006, checkpoint, said="bfloat16")) is None
+    assert machine.decode_rate(served(0.006, checkpoint)) is None
+    assert machine.decode_rate(served(0.006, checkpoint, said="float32")).severity == INVALID
+    assert machine.decode_rate(served(0.006, dtype="float32")).severity == INVALID
+
+
 def test_missing_limits_are_noted():
     """A point that was not held against the machine says so."""
     assert machine.limits_unknown(evidence(healthy())) is None
@@ -287,6 +334,37 @@ def test_compilation_is_invalid_with_slow_first_requests_and_a_note_without():
     assert server.compiled(evidence(slow_start())).reason == "slow_first_wave"
     assert server.compiled(evidence(healthy())) is None
     assert server.compiled(evidence(healthy(log_events=[{"kind": "warning", "text": "x"}]))) is None
+
+
+def arrivals(**meta):
+    """An open loop of 20 requests in 2 seconds."""
+    load = Workload(kind="open", input_tokens=64, output_tokens=16, rate_rps=10, requests=20)
+    return point([request(i, 0.1 * i, slot=None) for i in range(20)], load, **meta)
+
+
+@pytest.mark.parametrize("made", [interference, arrivals])
+@pytest.mark.parametrize(
+    ("seconds", "reason", "severity"),
+    [
+        ([], "compiled_logged", NOTE),
+        ([998, 999], "compiled_logged", NOTE),
+        ([999, 1000], "compiled_at_begin", SUSPECT),
+        ([1000, 1001], "compiled_within", INVALID),
+        ([1002], "compiled_within", INVALID),
+        ([1003], "compiled_logged", NOTE),
+    ],
+)
+def test_compilation_counts_by_its_time_where_no_wave_can_tell(made, seconds, reason, severity):
+    """Requests run from second 1000.5 to 1002.5; a stamp is a whole second, in which the warm-up may have ended."""
+    events = [{"kind": "jit", "text": "JIT compilation during inference: f", "count": 2, "utc_s": seconds}]
+    record = made(extra={"clock_zero": 1000.5}, log_events=events)
+    found = server.compiled(evidence(record))
+    assert (found.reason, found.severity) == (reason, severity)
+    for language in texts.LANGUAGES:
+        assert "{" not in texts.catalogue(language).text(f"validity.{reason}.cause", found.values)
+    (told,) = events
+    del told["utc_s"]
+    assert server.compiled(evidence(record)).reason == "compiled_logged", "points kept before had no times"
 
 
 def test_first_ttft_alone_tells_at_concurrency_1():

@@ -6,7 +6,7 @@ is a `NotCalculated` with a reason, never a guess. Reasons are text ids under `r
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +66,26 @@ class ModelCard:
         """Multi-head latent attention: one latent vector a token and layer instead of keys and values."""
         return bool(self.config.get("kv_lora_rank"))
 
+    def as_served(self, options: Mapping[str, Any], said: str | None = None) -> "ModelCard":
+        """The same model in the dtype and the quantisation that a server runs it in.
+
+        options: the server's, names with underscores. said: the dtype in the server's own log, None if it is not
+        known. A dtype that the options name stands, else what the server said, else the config's; only a float32
+        checkpoint is not run as it is: vLLM's «auto» takes 16 bits (vllm/config/model.py, _resolve_auto_dtype).
+        """
+        given = options.get("dtype")
+        dtype = said or ("bfloat16" if self.dtype in ("float32", "float") else self.dtype)
+        if given not in (None, "", "auto"):
+            dtype = str(given)
+        quantization = str(options.get("quantization") or self.quantization)
+        return replace(self, dtype=dtype, quantization=quantization)
+
     def kv_bytes_per_token(
-        self, kv_dtype: str | None = "auto", skipped_layers: int = 0, tensor_parallel: int = 1
+        self,
+        kv_dtype: str | None = "auto",
+        skipped_layers: int = 0,
+        tensor_parallel: int = 1,
+        pipeline_parallel: int = 1,
     ) -> float | NotCalculated:
         """Bytes that one token takes in the KV cache of one GPU (or CPU), or why it is not calculated.
 
@@ -76,22 +94,25 @@ class ModelCard:
         qk_rope_head_dim) × dtype bytes, keys and values sharing one vector (DeepSeek-V2, arXiv 2405.04434,
         2.1). kv_dtype: the server's kv_cache_dtype; "auto" or None is the model's own. skipped_layers: layers
         that the server keeps in another dtype. tensor_parallel: KV heads are split over so many GPUs, never
-        below one each.
+        below one each. pipeline_parallel: layers are split over so many stages, the same number for each.
         """
         reason = self._kv_varies(skipped_layers)
         if reason is not None:
             return reason
+        if self.layers % pipeline_parallel:
+            return NotCalculated("kv_uneven_stages", {"layers": self.layers, "stages": pipeline_parallel})
+        layers = self.layers // pipeline_parallel
         name = self.dtype if kv_dtype in (None, "", "auto") else str(kv_dtype)
         if self.is_mla and name == "fp8_ds_mla":
-            return float(self.layers * _MLA_PACKED_BYTES)
+            return float(layers * _MLA_PACKED_BYTES)
         size = DTYPE_BYTES.get(name)
         if size is None:
             return NotCalculated("kv_dtype_unknown", {"dtype": name})
         if self.is_mla:
             width = int(self.config["kv_lora_rank"]) + int(self.config.get("qk_rope_head_dim", 0))
-            return float(self.layers * width * size)
+            return float(layers * width * size)
         heads = max(1, -(-self.kv_heads // tensor_parallel))
-        return float(2 * self.layers * heads * self.head_dim * size)
+        return float(2 * layers * heads * self.head_dim * size)
 
     def weight_bytes(self) -> float | NotCalculated:
         """Bytes of all weights in the dtype of the config; not calculated for quantised weights."""

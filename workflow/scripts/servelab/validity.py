@@ -50,9 +50,10 @@ GATES: tuple[Gate, ...] = (
 REASONS = (
     "point_failed", "tokens_not_as_asked", "requests_failed", "fewer_requests_than_asked",
     "same_prompt", "prefix_hits", "prefix_hits_resumed", "prefill_rate", "decode_rate", "client_busy",
-    "client_late", "sent_late", "compiled_measured", "compiled_logged", "slow_first_wave",
-    "other_version", "errors_logged", "drifting", "unsettled", "bimodal", "slowed_down", "shared_machine",
-    "other_machine", "preempted", "too_few_requests", "too_few_gaps", "limits_unknown",
+    "client_late", "sent_late", "compiled_measured", "compiled_within", "compiled_at_begin",
+    "compiled_logged", "slow_first_wave", "other_version", "errors_logged", "drifting", "unsettled",
+    "bimodal", "slowed_down", "shared_machine", "other_machine", "preempted",
+    "too_few_requests", "too_few_gaps", "limits_unknown",
 )  # fmt: skip
 
 

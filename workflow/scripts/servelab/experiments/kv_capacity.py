@@ -11,7 +11,7 @@ from servelab.claims import CALCULATED, MEASURED, NOT_MEASURED, Analysis, Findin
 from servelab.config.schema import Experiment
 from servelab.experiments import comparison, workloads
 from servelab.experiments.base import ServerPlan, StudyData
-from servelab.model_card import NotCalculated
+from servelab.model_card import ModelCard, NotCalculated
 
 KIND = "kv_capacity"
 
@@ -32,7 +32,7 @@ class Config(Experiment):
 def expand(config: Config) -> list[ServerPlan]:
     """A first start and the restarts for each KV dtype; the starts are the measurement.
 
-    Raises ValueError naming the key of a value that makes no sense.
+    Raises BadValueError for a value that makes no sense.
     """
     workloads.numbers(1, input_tokens=config.input_tokens, output_tokens=config.output_tokens)
     dtypes = workloads.settings("kv_cache_dtype", config.kv_cache_dtype)
@@ -85,7 +85,7 @@ def _start(data: StudyData, row: Mapping[str, Any]) -> dict[str, Any]:
     tokens = comparison.session_fact(record, "kv_cache_tokens") or tokens
     size = comparison.session_fact(record, "kv_cache_bytes") or size
     options = {key.replace("-", "_"): value for key, value in data.options(row).items()}
-    formula = _bytes_per_token(data, row, options)
+    formula = _bytes_per_token(data, row, options, comparison.session_fact(record, "dtype"))
     known = None if isinstance(formula, NotCalculated) else formula
     per_token = size / tokens if size and tokens else None
     return {
@@ -108,20 +108,17 @@ def _start(data: StudyData, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bytes_per_token(
-    data: StudyData, row: Mapping[str, Any], options: Mapping[str, Any]
+    data: StudyData, row: Mapping[str, Any], options: Mapping[str, Any], dtype: str | None
 ) -> float | NotCalculated:
-    card = data.model_cards.get(row[comparison.MODEL])
+    """Bytes of a token in the cache of one device; a cache without a dtype of its own has the served model's."""
+    card: ModelCard | None = data.model_cards.get(row[comparison.MODEL])
     if card is None:
         return NotCalculated("kv_no_config")
-    parallel = int(options.get("tensor_parallel_size") or 1)
-    value: float | NotCalculated = card.kv_bytes_per_token(kv_dtype_of(options), tensor_parallel=parallel)
-    return value
-
-
-def kv_dtype_of(options: Mapping[str, Any]) -> str:
-    """The KV cache's dtype: as given; else the dtype the server was told to run in; else the model's own."""
-    given = [str(options[name]) for name in (DTYPE, "dtype") if options.get(name) not in (None, "auto")]
-    return given[0] if given else "auto"
+    return card.as_served(options, dtype).kv_bytes_per_token(
+        options.get(DTYPE),
+        tensor_parallel=int(options.get("tensor_parallel_size") or 1),
+        pipeline_parallel=int(options.get("pipeline_parallel_size") or 1),
+    )
 
 
 def _resolution_pct(session: Mapping[str, Any], size: float | None) -> float | None:

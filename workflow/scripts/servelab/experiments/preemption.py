@@ -34,7 +34,7 @@ class Config(Experiment):
 def expand(config: Config) -> list[ServerPlan]:
     """The whole map on one server, the light points first (a preempted point leaves a full cache behind).
 
-    Raises ValueError naming the key of a value that makes no sense.
+    Raises BadValueError for a value that makes no sense.
     """
     axes = (config.concurrency, config.input_tokens, config.output_tokens)
     workloads.numbers(1, concurrency=axes[0], input_tokens=axes[1], output_tokens=axes[2])

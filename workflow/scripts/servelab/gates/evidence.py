@@ -51,6 +51,30 @@ class Evidence:
         """Successful measured requests."""
         return request_times(self.record.requests, ("measured",), self.workload.kind == "open")
 
+    @cached_property
+    def read_in(self) -> RequestTimes:
+        """Successful requests whose prompts make the load: measured ones, of an interference the inserted ones."""
+        return self._of_role("inserted")
+
+    @cached_property
+    def decoding(self) -> RequestTimes:
+        """Successful requests whose output makes the load: measured ones, of an interference the victim."""
+        return self._of_role("victim")
+
+    def _of_role(self, role: str) -> RequestTimes:
+        if self.workload.kind != "interference":
+            return self.times
+        return request_times(self.record.requests, (role,), open_loop=False)
+
+    @cached_property
+    def served(self) -> ModelCard | None:
+        """The model's card in the dtype and quantisation that this server runs it in, None if it is unknown."""
+        if self.card is None:
+            return None
+        options = self.record.meta.spec.get("server", {}).get("options", {})
+        named = {str(name).replace("-", "_"): value for name, value in options.items()}
+        return self.card.as_served(named, (self.record.meta.session.get("log") or {}).get("dtype"))
+
     @property
     def during(self) -> Mapping[str, Any]:
         """What else the machine did during the point (machine.Watch), {} if not watched."""

@@ -19,42 +19,46 @@ FOREIGN_SUSPECT, FOREIGN_INVALID = 0.10, 0.50  # share of the CPUs that others k
 QUOTA_SHARE = 0.01
 _WINDOW_STARTS = 400
 _POWER_CAP = "power cap"
+_KINDS = ("closed", "open", "interference")
 
 
 def prefill_rate(evidence: Evidence) -> Reason | None:
     """More floating-point operations a second than the machine has: prompts were not read in."""
     limit = evidence.limits.get("flops")
-    if evidence.card is None or not limit or evidence.workload.kind not in ("closed", "open"):
+    if evidence.served is None or not limit or evidence.workload.kind not in _KINDS:
         return None
-    rate = prefill_flops_per_s(evidence.times, evidence.workload, evidence.card)
+    rate = prefill_flops_per_s(evidence.read_in, evidence.workload, evidence.served)
     return _beyond("prefill_rate", rate, limit)
 
 
 def decode_rate(evidence: Evidence) -> Reason | None:
     """More bytes a second than the memory delivers: tokens were not computed one after the other from weights."""
     limit = evidence.limits.get("bytes_per_s")
-    if evidence.card is None or not limit or evidence.workload.kind not in ("closed", "open"):
+    if evidence.served is None or not limit or evidence.workload.kind not in _KINDS:
         return None
     cache = evidence.limits.get("cache_bytes", 0.0)
     dtype = evidence.row.get("kv_cache_dtype")
-    rate = decode_bytes_per_s(
-        evidence.times, evidence.card, cache, dtype if isinstance(dtype, str) else "auto"
-    )
+    kv_dtype = dtype if isinstance(dtype, str) else "auto"
+    rate = decode_bytes_per_s(evidence.decoding, evidence.served, cache, kv_dtype)
     return _beyond("decode_rate", rate, limit)
 
 
 def limits_unknown(evidence: Evidence) -> Reason | None:
     """Nothing says what the machine can do, so the point was not held against it."""
-    if evidence.workload.kind not in ("closed", "open"):
+    if evidence.workload.kind not in _KINDS:
         return None
     missing = [name for name in ("flops", "bytes_per_s") if not evidence.limits.get(name)]
-    if evidence.card is None or isinstance(evidence.card.flops_per_prefill_token(1), float) is False:
+    if evidence.served is None or not isinstance(evidence.served.flops_per_prefill_token(1), float):
         missing.append("model")
+    elif not isinstance(evidence.served.step_weight_bytes(), float):
+        missing.append("weights")
     return Reason("limits_unknown", NOTE, {"missing": ", ".join(missing)}) if missing else None
 
 
 def prefill_flops_per_s(times: RequestTimes, workload: Workload, card: ModelCard) -> float | None:
     """FLOP/s that reading the prompts in took at least; None where the card cannot say.
+
+    times: of an interference, those of the inserted prompts; the victim's tokens beside them are not counted.
 
     For each request as the beginning of a window: the most FLOPs of requests sent and answered with a first
     token inside it, over its length, with at least `concurrency` of them; the median over beginnings, or the

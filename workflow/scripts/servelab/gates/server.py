@@ -1,5 +1,7 @@
 """What the server itself says about the point: preemptions, compilation, errors, its version."""
 
+from typing import Any
+
 import numpy as np
 
 from servelab.gates.evidence import INVALID, NOTE, SUSPECT, Evidence, Reason
@@ -17,10 +19,11 @@ def preempted(evidence: Evidence) -> Reason | None:
 
 
 def compiled(evidence: Evidence) -> Reason | None:
-    """The server compiled while the point ran: invalid if its first requests were slow as well.
+    """The server compiled while the point ran, and not only in the warm-up, which is the right place for it.
 
-    The log's events carry no time, and a warm-up is the right place for compilation: a log line alone is a
-    note.
+    Closed loop: invalid if its first requests were slow as well; a log line alone is a note. Open loop and
+    interference have no such comparison: there the time that the log gives the event decides, and an event
+    without one is a note.
     """
     events = [e for e in evidence.record.meta.log_events if e.get("kind") in ("jit", "compile")]
     ratio = first_wave_ratio(evidence)
@@ -29,7 +32,33 @@ def compiled(evidence: Evidence) -> Reason | None:
         return Reason("slow_first_wave", SUSPECT, {"ratio": ratio}) if slow else None
     times = sum(int(event.get("count", 1)) for event in events)
     values = {"events": times, "text": str(events[0].get("text", ""))[:200], "ratio": ratio}
-    return Reason("compiled_measured", INVALID, values) if slow else Reason("compiled_logged", NOTE, values)
+    if slow:
+        return Reason("compiled_measured", INVALID, values)
+    if evidence.workload.kind in ("open", "interference"):
+        return _compiled_within(evidence, events) or Reason("compiled_logged", NOTE, values)
+    return Reason("compiled_logged", NOTE, values)
+
+
+def _compiled_within(evidence: Evidence, events: list[dict[str, Any]]) -> Reason | None:
+    """Whether a stamp lies in the measured window; None if none does, or the stamps or the window are not known.
+
+    A stamp is a whole second: the event came within the second that follows. The second in which the window
+    begins may still be the warm-up's, so that an event in it is suspect only; after the last token nothing is
+    computed, so that one in the second in which it ends was in the window.
+    """
+    meta = evidence.record.meta
+    zero = meta.extra.get("clock_zero")
+    begin_s, end_s = meta.window.get("first_send_s"), meta.window.get("last_token_s")
+    if zero is None or begin_s is None or end_s is None:
+        return None
+    begin_s, end_s = zero + begin_s, zero + end_s
+    texts = {second: str(event.get("text", "")) for event in events for second in event.get("utc_s") or ()}
+    within = sorted(second for second in texts if begin_s - 1 < second <= end_s)
+    certain = [second for second in within if second >= begin_s]
+    if certain:
+        values = {"seconds": len(certain), "after_s": certain[0] - begin_s, "text": texts[certain[0]][:200]}
+        return Reason("compiled_within", INVALID, values)
+    return Reason("compiled_at_begin", SUSPECT, {"text": texts[within[0]][:200]}) if within else None
 
 
 def first_wave_ratio(evidence: Evidence) -> float | None:
