@@ -28,6 +28,21 @@ def test_what_was_measured_before_is_the_estimate(tmp_path: Path) -> None:
     assert estimate.start_seconds(timings, START) == pytest.approx(12.0)
 
 
+def test_compiled_starts_and_restarts_take_longer(tmp_path: Path) -> None:
+    """Eager and compiled starts are told apart; a restart is preceded by a start that fills the cache."""
+    path = tmp_path / "timings.jsonl"
+    eager = replace(START, options={**START.options, "enforce_eager": True})
+    compiled = replace(START, options={**START.options, "enforce_eager": False})
+    estimate.record(path, eager, POINT, 5.0, ready_s=50.0)
+    guessed = estimate.start_seconds(estimate.read(path), compiled)
+    assert guessed > estimate.start_seconds(estimate.read(path), eager) == pytest.approx(55.0)
+    estimate.record(path, compiled, POINT, 5.0, ready_s=170.0)
+    timings = estimate.read(path)
+    assert estimate.start_seconds(timings, compiled) == pytest.approx(175.0)
+    assert estimate.start_seconds(timings, eager) == pytest.approx(55.0)
+    assert estimate.start_seconds(timings, replace(eager, boot="restart")) == pytest.approx(110.0)
+
+
 def test_no_points_cost_nothing() -> None:
     """A start whose points are all there is not started, so it takes no time."""
     assert estimate.seconds(estimate.Timings(), START, []) == 0

@@ -13,15 +13,16 @@ from typing import Any
 
 from servelab.spec import Point, ServerStart, Workload
 
-# Assumed until something was measured here: prefill tok/s, decode tok/s of one stream, most decode tok/s, start s.
-_ASSUMED = {"cpu": (400.0, 17.0, 60.0, 35.0)}
-_ASSUMED_ELSEWHERE = (20_000.0, 100.0, 4_000.0, 90.0)
+# Assumed until something was measured here: prefill tok/s, decode tok/s of one stream, most decode tok/s; seconds
+# until a server is ready, eager and compiled.
+_ASSUMED = {"cpu": (400.0, 17.0, 60.0, 35.0, 65.0)}
+_ASSUMED_ELSEWHERE = (20_000.0, 100.0, 4_000.0, 60.0, 90.0)
 _MOST_LINES = 20_000
 
 
 @dataclass
 class Timings:
-    """Past durations: engine, model and workload → seconds a point; engine → seconds until ready."""
+    """Past durations: engine, model and workload → seconds a point; engine, eager or compiled → until ready."""
 
     points: dict[str, list[float]] = field(default_factory=dict)
     speed: dict[str, list[float]] = field(default_factory=dict)
@@ -37,6 +38,7 @@ def record(path: Path, start: ServerStart, point: Point, seconds: float, ready_s
         "workload": point.workload.to_json(),
         "seconds": round(seconds, 3),
         "ready_s": round(ready_s, 3),
+        "compiled": _compiled(start),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -60,7 +62,8 @@ def read(path: Path) -> Timings:
             assumed = _assumed_seconds(workload, line["device"])
             if assumed > 0:
                 timings.speed.setdefault(kind, []).append(float(line["seconds"]) / assumed)
-            timings.ready.setdefault(f"{line['device']} {line['engine']}", []).append(float(line["ready_s"]))
+            ready = _ready(line["device"], line["engine"], bool(line.get("compiled", False)))
+            timings.ready.setdefault(ready, []).append(float(line["ready_s"]))
         except (ValueError, KeyError, TypeError):
             continue
     return timings
@@ -77,12 +80,19 @@ def point_seconds(timings: Timings, start: ServerStart, point: Point) -> float:
 
 
 def start_seconds(timings: Timings, start: ServerStart) -> float:
-    """Seconds until a server is ready and, later, gone."""
+    """Seconds until a server is ready and, later, gone; twice that for a restart, whose cache a start fills first.
+
+    Compiled starts of which none was measured: assumed, scaled by how long eager ones took.
+    """
     if start.engine.kind == "attach":
         return 1.0
-    before = timings.ready.get(f"{start.engine.device} {start.engine.kind}")
-    ready = median(before) if before else _ASSUMED.get(start.engine.device, _ASSUMED_ELSEWHERE)[3]
-    return ready + 5.0
+    device, kind, compiled = start.engine.device, start.engine.kind, _compiled(start)
+    assumed = _ASSUMED.get(device, _ASSUMED_ELSEWHERE)[3:]
+    before = timings.ready.get(_ready(device, kind, compiled))
+    eager = timings.ready.get(_ready(device, kind, False))
+    guess = assumed[compiled] * (median(eager) / assumed[0] if eager else 1.0)
+    ready = median(before) if before else guess
+    return (ready + 5.0) * (2 if start.boot == "restart" else 1)
 
 
 def seconds(timings: Timings, start: ServerStart, points: Iterable[Point]) -> float:
@@ -100,12 +110,20 @@ def clock(value: float) -> str:
     return f"{int(value // 3600)} h {int(value % 3600 // 60):02d} min"
 
 
+def _compiled(start: ServerStart) -> bool:
+    return not start.options.get("enforce_eager", start.options.get("enforce-eager", False))
+
+
+def _ready(device: str, kind: str, compiled: bool) -> str:
+    return f"{device} {kind} {'compiled' if compiled else 'eager'}"
+
+
 def _name(workload: Workload) -> str:
     return json.dumps(workload.to_json(), sort_keys=True)
 
 
 def _assumed_seconds(workload: Workload, device: str) -> float:
-    prefill, single, most, _ = _ASSUMED.get(device, _ASSUMED_ELSEWHERE)
+    prefill, single, most = _ASSUMED.get(device, _ASSUMED_ELSEWHERE)[:3]
     if workload.kind == "boot":
         return 0.1
     if workload.kind == "perplexity":
