@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from servelab import summary
+from servelab import pooled, summary
 from servelab.claims import CALCULATED, MEASURED, NOT_MEASURED, Analysis, Finding, Table
 from servelab.compare import Measured
 from servelab.gates.evidence import Reason
@@ -52,6 +52,13 @@ TEXTS: dict[str, str] = {
 def truth(concurrency: float, capacity: float = 12.5, single: float = 8.6) -> float:
     """Throughput in tok/s that the made-up server has: linear, bending at the capacity."""
     return single * concurrency / (1 + (concurrency / capacity) ** 3) ** (1 / 3) * 0.52
+
+
+def loads(rows: pd.DataFrame) -> pd.DataFrame:
+    """As pooled.loads has them; the made-up points have no requests, so that the middle point's stand in."""
+    keys = [*pooled.LOAD, "session_id"]
+    grouped = rows[rows["status"] == "ok"].groupby(keys, sort=False)[list(pooled.PERCENTILES)]
+    return grouped.quantile(0.5, interpolation="lower").reset_index()
 
 
 def points(repeats: int = 3, many: int = 0) -> pd.DataFrame:
@@ -291,7 +298,8 @@ def write_papers(folder: Path) -> dict[str, Path]:
     other = {**info(), "study": "slower", "versions": {"servelab": "0.1.0", "server": "0.30.0"}}
     files = folder / "fixture-compare"
     files.mkdir()
-    a, b = Measured("fixture", info(), points()), Measured("slower", other, slower)
+    a = Measured("fixture", info(), points(), loads(points()))
+    b = Measured("slower", other, slower, loads(slower))
     report = compare_page.page(a, b, words("en"), files, files.name)
     made["compare"] = folder / "fixture-compare.html"
     made["compare"].write_text(report.html, encoding="utf-8")

@@ -7,16 +7,19 @@ from made_points import request
 from made_study import placed, said, study
 from servelab.experiments import chunked_prefill, workloads
 from servelab.records import PointRecord
+from servelab.texts import catalogue
 
 RATE = 8000.0  # prefill tokens a second
 DECODE_S = 0.015
 CONFIG = chunked_prefill.Config(max_num_batched_tokens=[512, 1024, 2048, 4096, 8192])
 
 
-def interference(chunk: int, repeat: int) -> PointRecord:
-    """A victim whose every step holds one chunk of a prompt of 3,500 tokens while three of them are read
-    in."""
-    stall_s = min(chunk, 3500) / RATE + DECODE_S
+def interference(chunk: int, repeat: int, late_s: float = 0.0) -> PointRecord:
+    """A victim whose every step holds one chunk of a prompt of 3,500 tokens while three of them are read in.
+
+    late_s: what each such step takes longer on this server.
+    """
+    stall_s = min(chunk, 3500) / RATE + DECODE_S + late_s
     steps = -(-3500 // chunk)
     at, chunk_s = 0.1, []
     for _ in range(32):
@@ -74,6 +77,23 @@ def test_longest_gap_rate_and_slope_are_recovered() -> None:
     assert fit["sizes"] == 4  # 4,096 and 8,192 are both longer than the prompt
     assert found["chunked_prefill_range"]["smallest"] == 512
     assert found["chunked_prefill_range"]["largest"] == 8192
+
+
+def test_more_runs_on_the_same_servers_make_the_slope_no_surer() -> None:
+    """The start is the unit: five servers, each late in its own way, have one interval at 1 and at 4 repeats."""
+    late_s = dict(zip(CONFIG.max_num_batched_tokens, (0.02, 0.0, 0.03, 0.0, 0.02), strict=True))
+    fits = []
+    for repeats in (1, 4):
+        runs = [interference(c, r, late_s[c]) for c in late_s for r in range(1, repeats + 1)]
+        records = [*map(prefill, late_s), *runs]
+        analysis = chunked_prefill.analyse(study("chunked_prefill", records), "e", CONFIG)
+        fit = analysis.tables[1].frame.iloc[0]
+        assert (fit["starts"], fit["runs"]) == (5, 5 * repeats)
+        assert fit["slope_ms_per_token_high"] - fit["slope_ms_per_token_low"] > 0.01
+        told = next(found for found in analysis.findings if "_fit_" in found.template)
+        assert "5 server starts" in catalogue("en").text(f"findings.{told.template}", told.values)
+        fits.append([fit[f"slope_ms_per_token{end}"] for end in ("", "_low", "_high")])
+    assert fits[0] == pytest.approx(fits[1], rel=1e-6)
 
 
 def test_gaps_outside_the_window_do_not_count() -> None:

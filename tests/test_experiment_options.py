@@ -7,6 +7,7 @@ from made_points import closed_rows
 from made_study import placed, said, study
 from servelab.experiments import cuda_graphs, kv_dtype, max_num_seqs, workloads
 from servelab.records import PointRecord, series_table
+from servelab.texts import catalogue
 
 
 def load(
@@ -58,6 +59,35 @@ def test_one_start_each_is_not_called_a_difference() -> None:
     assert not [name for name in found if name.endswith(("_different", "_same"))]
 
 
+@pytest.mark.parametrize("starts", [(1, 1), (1, 2), (2, 1)])
+@pytest.mark.parametrize(
+    ("module", "options", "config"),
+    [
+        (max_num_seqs, ({"max_num_seqs": 8}, {"max_num_seqs": 4}), max_num_seqs.Config()),
+        (kv_dtype, ({"kv_cache_dtype": "auto"}, {"kv_cache_dtype": "fp8"}), kv_dtype.Config()),
+        (cuda_graphs, ({"enforce_eager": True}, {"enforce_eager": False}), cuda_graphs.Config()),
+    ],
+)
+def test_without_a_verdict_no_more_starts_are_denied_than_are_missing(
+    module: object, options: tuple[dict, dict], config: object, starts: tuple[int, int]
+) -> None:
+    """One start on one side is enough for «not known»; the other may have several, so the text speaks of one side."""
+    records = [
+        load(setting, f"s{side}-{n}", gap_s=0.01 * (1 + side / 2))
+        for side, setting in enumerate(options)
+        for n in range(starts[side])
+    ]
+    kind = module.KIND  # type: ignore[attr-defined]
+    analysis = module.analyse(study(kind, records), "e", config)  # type: ignore[attr-defined]
+    unknown = [found for found in analysis.findings if found.template.endswith("_unknown")]
+    assert unknown
+    for found in unknown:
+        text = catalogue("en").text(f"findings.{found.template}", found.values)
+        assert "where a side has one server start only" in text and "each" not in text
+        korean = catalogue("ko").text(f"findings.{found.template}", found.values)
+        assert "하나뿐인 쪽이 있어" in korean and "하나씩" not in korean
+
+
 def test_equal_starts_are_not_told_apart_and_the_visible_difference_is_given() -> None:
     """Two settings that differ less than their starts do are «no difference can be seen», with what would
     have been."""
@@ -70,6 +100,15 @@ def test_equal_starts_are_not_told_apart_and_the_visible_difference_is_given() -
         max_num_seqs.analyse(study("max_num_seqs", records), "e", max_num_seqs.Config(max_num_seqs=[4, 8]))
     )
     assert found["max_num_seqs_throughput_same"]["visible"] > 0
+
+
+def test_capacity_stands_in_whole_blocks_and_by_tokens() -> None:
+    """3,200 tokens in 25 blocks of 128: 25 requests of 80 tokens, each in a block of its own; by tokens alone 40."""
+    session = {"kv_cache_tokens": 3200, "cache_config": {"block_size": "128", "num_gpu_blocks": "25"}}
+    records = [load({"max_num_seqs": 4}, "s1", session=session)]
+    config = max_num_seqs.Config(max_num_seqs=[4])
+    row = max_num_seqs.analyse(study("max_num_seqs", records), "e", config).tables[0].frame.iloc[0]
+    assert (row["capacity_requests"], row["capacity_by_tokens"]) == (25, 40)
 
 
 CONFIG = kv_dtype.Config(

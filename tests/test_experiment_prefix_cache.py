@@ -1,6 +1,8 @@
 """E6: misses and hits are told apart, the counters are held against the loads, the cost is compared on
 against off."""
 
+from statistics import geometric_mean
+
 import pytest
 
 from made_points import closed_rows, counters, request
@@ -22,7 +24,7 @@ def metrics(queries: int, hits: int) -> dict:
     )
 
 
-def one_by_one(on: bool, shared: bool, hits: int) -> PointRecord:
+def one_by_one(on: bool, shared: bool, hits: int, miss_s: float = MISS_S, start: int = 1) -> PointRecord:
     """15 requests after one another; with the cache on and a shared prefix the first of each group misses."""
     seen: set[int] = set()
     rows = []
@@ -31,7 +33,7 @@ def one_by_one(on: bool, shared: bool, hits: int) -> PointRecord:
         hit = on and shared and group in seen
         seen.add(group)
         rows.append(request(
-            index, float(index), ttft_s=HIT_S if hit else MISS_S, input_tokens=128, output_tokens=1,
+            index, float(index), ttft_s=HIT_S if hit else miss_s, input_tokens=128, output_tokens=1,
             prefix_group=group if shared else None, cached_tokens=96 if hit else 0,
         ))  # fmt: skip
     name, workload = workloads.closed(1, 128, 1, 15, *((96, 3) if shared else ()))
@@ -39,8 +41,9 @@ def one_by_one(on: bool, shared: bool, hits: int) -> PointRecord:
         rows,
         workload,
         {"enable_prefix_caching": on},
-        f"on{on}",
+        f"on{on}" if start == 1 else f"on{on}-{start}",
         f"{name}-r1",
+        start=start,
         metrics=metrics(15 * 128, hits),
     )
 
@@ -81,6 +84,31 @@ def test_misses_and_hits_are_told_apart() -> None:
     cells = analysis.tables[0].frame.set_index(["enable_prefix_caching", "request"])
     assert cells.loc[(False, "hit"), "ttft_p50_ms"] == pytest.approx(394)
     assert cells.loc[(True, "hit"), "cached_tokens_p50"] == 96
+
+
+@pytest.mark.parametrize(
+    ("off_s", "on_s", "outcome"),
+    [
+        ((0.394,), (0.400,), "unknown"),  # 15 requests each, all apart: still one start each
+        ((0.394,), (0.399, 0.401), "unknown"),
+        ((0.380, 0.410), (0.385, 0.415), "same"),
+        ((0.394, 0.395), (0.434, 0.435), "different"),
+    ],
+)
+def test_where_nothing_is_shared_the_start_is_the_unit_and_not_the_request(
+    off_s: tuple[float, ...], on_s: tuple[float, ...], outcome: str
+) -> None:
+    """On against off one by one is judged by how starts differ; on one start of a side there is no verdict."""
+    records = [
+        one_by_one(on, False, 0, ttft_s, start)
+        for on, starts in ((True, on_s), (False, off_s))
+        for start, ttft_s in enumerate(starts, 1)
+    ]
+    found = said(prefix_cache.analyse(study("prefix_cache", records), "e", CONFIG))
+    assert [name for name in found if "unshared" in name] == [f"prefix_cache_unshared_{outcome}"]
+    values = found[f"prefix_cache_unshared_{outcome}"]
+    assert values["base"] == pytest.approx(1000 * geometric_mean(off_s))
+    assert values["other"] == pytest.approx(1000 * geometric_mean(on_s))
 
 
 def test_counters_that_agree_are_said_to_agree() -> None:

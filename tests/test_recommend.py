@@ -14,7 +14,7 @@ import test_experiment_perplexity as quality
 from made_points import closed_rows
 from made_study import placed, study
 from servelab import alert_rules, recommend
-from servelab.claims import Analysis
+from servelab.claims import Analysis, Table
 from servelab.config.schema import Objective, Study
 from servelab.experiments import kv_dtype, perplexity, workloads
 from servelab.experiments.base import StudyData
@@ -74,6 +74,20 @@ def test_an_objective_that_nothing_meets_is_told() -> None:
     assert analysis.status == "not_measured" and analysis.reason == "nothing_supports_a_setting"
 
 
+def test_too_few_gaps_quote_no_p99_and_all_of_them_must_be_within_the_bound() -> None:
+    """60 and 240 gaps of 10 ms: no ITL p99 is quoted, the longest gap is, and it is what the bound is held against."""
+    points = [sweep(1, 0.05), sweep(4, 0.1)]
+    kept = recommend.analyse(with_objective(study("load_sweep", points), itl_p99_ms=20.0), [])
+    assert values(kept)["concurrency"] == "4"
+    told = {finding.template: finding.values for finding in kept.findings}
+    assert told["set_concurrency_open_few"]["at_gap"] == pytest.approx(10.0)
+    beyond = recommend.analyse(with_objective(study("load_sweep", points), itl_p99_ms=5.0), [])
+    assert beyond.status == "not_measured"
+    for language in LANGUAGES:
+        text = catalogue(language).text("findings.set_concurrency_open_few", told["set_concurrency_open_few"])
+        assert "ITL p99 10" not in text
+
+
 def test_what_was_not_measured_is_not_advised() -> None:
     """A study of a sweep alone supports a concurrency and nothing else."""
     found = values(recommend.analyse(with_objective(study("load_sweep", SWEEP), ttft_p95_ms=500.0), []))
@@ -82,12 +96,91 @@ def test_what_was_not_measured_is_not_advised() -> None:
     }
 
 
-def dtype_points(fp8_ttft_s: float) -> StudyData:
+def caps(
+    gaps_s: dict[int, float], starts: int = 2, spread: float = 0.001, concurrency: int = 8,
+    ttft_s: float = 0.05, experiment: str = "e", **more: object,
+) -> list[PointRecord]:  # fmt: skip
+    """Points of max_num_seqs with these gaps by cap; the n-th of the starts is slower by n times the spread."""
+    return [
+        options.load(
+            {"max_num_seqs": cap, **more}, f"{experiment}-{cap}-{n}-{more}", ttft_s, gap * (1 + n * spread),
+            concurrency, experiment=experiment,
+        )
+        for cap, gap in gaps_s.items() for n in range(1, starts + 1)
+    ]  # fmt: skip
+
+
+def advised(analysis: Analysis, setting: str) -> tuple[str, dict[str, object]]:
+    """The text's id and values of the sentence about a setting."""
+    found = [finding for finding in analysis.findings if finding.group == f"what_to_set {setting}"]
+    assert len(found) == 1
+    return found[0].template, dict(found[0].values)
+
+
+@pytest.mark.parametrize("bound", [0.0, 10.0])
+@pytest.mark.parametrize(
+    ("gaps_s", "starts", "spread", "ending"),
+    [
+        ({4: 0.02, 8: 0.01}, 2, 0.001, ""),
+        ({4: 0.0101, 8: 0.01}, 3, 0.02, "_same"),
+        ({4: 0.02, 8: 0.01}, 1, 0.0, "_unknown"),
+    ],
+)
+def test_a_cap_that_cannot_be_told_from_the_next_is_not_called_the_best(
+    bound: float, gaps_s: dict[int, float], starts: int, spread: float, ending: str
+) -> None:
+    """«The most» only where starts show it; else the text says that they cannot be told apart, or have one start."""
+    data = with_objective(study("max_num_seqs", caps(gaps_s, starts, spread)), ttft_p95_ms=bound)
+    analysis = recommend.analyse(data, [])
+    assert values(analysis)["max_num_seqs"] == "8"
+    template, told = advised(analysis, "max_num_seqs")
+    assert template == ("set_max_num_seqs_unmet" if bound else "set_max_num_seqs") + ending
+    assert told["other"] == 4
+
+
+def test_the_only_cap_within_the_objective_is_called_so() -> None:
+    """A cap beyond the bound may be faster: the one within it is advised and not called the fastest."""
+    records = caps({4: 0.02}, ttft_s=0.05) + caps({8: 0.001}, ttft_s=0.2)
+    data = with_objective(study("max_num_seqs", records), ttft_p95_ms=100.0)
+    analysis = recommend.analyse(data, [])
+    assert values(analysis)["max_num_seqs"] == "4"
+    template, told = advised(analysis, "max_num_seqs")
+    assert template == "set_max_num_seqs_only"
+    assert told["other_throughput"] > told["throughput"]
+
+
+def test_caps_are_judged_under_one_load() -> None:
+    """Of two experiments the heavier load counts: what cap 4 gains at 2 at once says nothing of 8 at once."""
+    light = caps({4: 0.001, 8: 0.02}, concurrency=2, experiment="light")
+    heavy = caps({4: 0.02, 8: 0.01}, experiment="heavy")
+    analysis = recommend.analyse(study("max_num_seqs", light + heavy), [])
+    assert values(analysis)["max_num_seqs"] == "8"
+    _, told = advised(analysis, "max_num_seqs")
+    assert told["concurrency"] == 8
+    assert told["throughput"] == pytest.approx(8 * 16 / (0.05 + 15 * 0.01), rel=0.01)
+    rests_on = analysis.tables[0].frame.set_index("setting").loc["max_num_seqs", "points"]
+    assert rests_on == len(heavy)
+
+
+def test_caps_are_judged_on_servers_with_the_same_other_options() -> None:
+    """Compiled and eager servers of one experiment are not averaged, and the sentence names its own."""
+    records = caps({4: 0.02, 8: 0.01}, enforce_eager=False) + caps({4: 0.001, 8: 0.02}, enforce_eager=True)
+    analysis = recommend.analyse(study("max_num_seqs", records), [])
+    assert values(analysis)["max_num_seqs"] == "8"
+    assert advised(analysis, "max_num_seqs")[1]["model"] == "tiny (enforce_eager=False)"
+
+
+def dtype_points(fp8_ttft_s: float, **more: float) -> StudyData:
+    """A kv_dtype experiment at long input: auto with a TTFT of 4 s, fp8 and further dtypes with their own."""
     records = [
         options.load({"kv_cache_dtype": dtype}, f"{dtype}{n}", ttft * (1 + n / 1000), input_tokens=1024)
-        for dtype, ttft in (("auto", 4.0), ("fp8", fp8_ttft_s)) for n in (1, 2)
+        for dtype, ttft in {"auto": 4.0, "fp8": fp8_ttft_s, **more}.items() for n in (1, 2)
     ]  # fmt: skip
     return study("kv_dtype", records)
+
+
+def perplexities(*points: PointRecord) -> Analysis:
+    return perplexity.analyse(study("perplexity", points), "e", quality.CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -108,17 +201,81 @@ def test_an_eight_bit_cache_needs_speed_and_a_perplexity_that_is_explained(
     data = dtype_points(fp8_ttft_s)
     found = [kv_dtype.analyse(data, "e", options.CONFIG)]
     if shift is not None:
-        moved = [loss + shift * (1 + 0.1 * (i % 3)) for i, loss in enumerate(quality.LOSSES)]
-        records = [quality.point("auto", 1, quality.LOSSES), quality.point("fp8", 1, moved)]
-        found.append(perplexity.analyse(study("perplexity", records), "e", quality.CONFIG))
+        found.append(perplexities(AUTO, quality.point("fp8", 1, quality.shifted(shift))))
     analysis = recommend.analyse(data, found)
     assert values(analysis)["kv_cache_dtype"] == value
     assert template in {finding.template for finding in analysis.findings}
 
 
+AUTO = quality.point("auto", 1, quality.LOSSES)
+HARDLY = quality.shifted(0.001)
+
+
+def test_a_perplexity_measured_in_an_earlier_experiment_counts() -> None:
+    """Two perplexity experiments: the second measured no fp8, the first's fp8 is still known."""
+    found = [
+        perplexities(AUTO, quality.point("fp8", 1, HARDLY)),
+        perplexities(AUTO, quality.point("fp8_e5m2", 1, HARDLY)),
+    ]
+    analysis = recommend.analyse(dtype_points(1.0), found)
+    assert advised(analysis, "kv_cache_dtype")[0] == "set_kv_dtype_gain"
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        (quality.point("fp8_e5m2", 1, quality.LOSSES), quality.point("fp8", 1, HARDLY)),
+        (quality.point("auto", 1, quality.LOSSES, backend="FLASHINFER"),
+         quality.point("fp8", 1, HARDLY, backend="TRITON_ATTN")),
+    ],
+    ids=["another dtype", "another backend"],
+)  # fmt: skip
+def test_a_perplexity_against_something_else_supports_no_dtype(points: tuple[PointRecord, ...]) -> None:
+    """fp8's change must be one from auto, which it replaces, on the same backend; any other says nothing of it."""
+    analysis = recommend.analyse(dtype_points(1.0), [perplexities(*points)])
+    assert values(analysis)["kv_cache_dtype"] == "auto"
+    template, told = advised(analysis, "kv_cache_dtype")
+    assert template == "set_kv_dtype_quality_unknown" and told["perplexity"] is None
+
+
+def test_every_dtype_is_judged_and_a_gain_preferred() -> None:
+    """fp8 gains nothing, fp8_e5m2 does: it is advised, though it comes later."""
+    found = [perplexities(AUTO, quality.point("fp8_e5m2", 1, HARDLY))]
+    analysis = recommend.analyse(dtype_points(4.0, fp8_e5m2=1.0), found)
+    assert values(analysis)["kv_cache_dtype"] == "fp8_e5m2"
+    assert advised(analysis, "kv_cache_dtype")[0] == "set_kv_dtype_gain"
+
+
+def test_dtypes_are_judged_on_servers_with_the_same_other_options() -> None:
+    """A gain of eager servers is none of the compiled ones, which the sentence names."""
+    records = [
+        options.load(
+            {"kv_cache_dtype": dtype, "enforce_eager": eager}, f"{dtype}{eager}{n}", ttft * (1 + n / 1000),
+            input_tokens=1024,
+        )
+        for eager, dtype, ttft in (
+            (False, "auto", 4.0), (False, "fp8", 4.0), (True, "auto", 40.0), (True, "fp8", 1.0),
+        )
+        for n in (1, 2)
+    ]  # fmt: skip
+    template, told = advised(recommend.analyse(study("kv_dtype", records), []), "kv_cache_dtype")
+    assert template == "set_kv_dtype_no_gain"
+    assert told["model"] == "tiny (enforce_eager=False)"
+
+
+def test_a_chunk_measured_in_an_earlier_experiment_counts() -> None:
+    """Two chunk experiments: the second has one chunk only, the first supports a setting."""
+    found = [
+        Analysis("chunked_prefill", name, tables=[Table(name, frame, {}, name, "chunked_prefill")])
+        for name, frame in (("a", chunk_table(c512=69.0, c2048=227.0)), ("b", chunk_table(c1024=129.0)))
+    ]
+    analysis = recommend.analyse(with_objective(study("load_sweep", SWEEP), itl_p99_ms=250.0), found)
+    assert values(analysis)["max_num_batched_tokens"] == "2048"
+
+
 def chunk_table(**runs: float) -> pd.DataFrame:
     return pd.DataFrame([
-        {"model": "tiny", "max_num_batched_tokens": int(name[1:]), "itl_max_ms": gap,
+        {"model": "tiny", "server": None, "max_num_batched_tokens": int(name[1:]), "itl_max_ms": gap,
          "long_ttft_max_ms": 500.0 - gap / 10}
         for name, gap in runs.items()
     ])  # fmt: skip
@@ -131,8 +288,6 @@ def chunk_table(**runs: float) -> pd.DataFrame:
 def test_the_chunk_follows_from_the_bound_on_gaps(bound: float, template: str, value: str) -> None:
     """The largest chunk whose longest gap is within the bound; the nearest one; without a bound the fastest
     prompts."""
-    from servelab.claims import Table
-
     table = Table("t", chunk_table(c512=69.0, c2048=227.0, c8192=445.0), {}, "e", "chunked_prefill")
     found = Analysis("chunked_prefill", "e", tables=[table])
     data = with_objective(study("load_sweep", SWEEP), itl_p99_ms=bound)

@@ -80,10 +80,12 @@ def test_the_experiments_plan_has_its_points():
     assert (experiment.Config().starts, experiment.Config().repeats) == (3, 5)
 
 
-def arrivals(rate, answered_after):
+def arrivals(rate, answered_after, arrival="poisson"):
     """20 requests at a rate; the i-th has its first token after answered_after(i) seconds."""
     points = [request(i, i / rate, ttft_s=answered_after(i), slot=None) for i in range(20)]
-    workload = Workload(kind="open", input_tokens=64, output_tokens=16, rate_rps=rate, requests=20)
+    workload = Workload(
+        kind="open", input_tokens=64, output_tokens=16, rate_rps=rate, requests=20, arrival=arrival
+    )
     return placed(points, workload, {}, name=f"poisson-r{rate:g}")
 
 
@@ -101,6 +103,25 @@ def test_an_open_loop_that_always_or_never_keeps_up_says_so():
     never = study("open_loop", [arrivals(10, lambda i: i + 0.05), arrivals(20, lambda i: i + 0.05)])
     assert "open_loop_kept_up" in said(open_loop_report.analyse(always, "e"))
     assert "open_loop_never_kept_up" in said(open_loop_report.analyse(never, "e"))
+
+
+def test_slow_answers_are_no_queue() -> None:
+    """Eight seconds for every answer: an idle server keeps up, however long the last one takes."""
+    data = study("open_loop", [arrivals(0.25, lambda i: 8 + i % 3), arrivals(0.5, lambda i: 8 + i % 3)])
+    analysis = open_loop_report.analyse(data, "e")
+    assert "open_loop_kept_up" in said(analysis)
+    assert abs(analysis.tables[0].frame["latency_growth"]).max() < 0.05
+
+
+def test_latency_grows_by_what_arrives_too_fast() -> None:
+    """Two requests a second, one answered: a second later for every second. A ramp has no rate to judge."""
+    data = study("open_loop", [arrivals(1, lambda i: 1.0), arrivals(2, lambda i: 0.5 * i)])
+    analysis = open_loop_report.analyse(data, "e")
+    assert list(analysis.tables[0].frame["latency_growth"]) == pytest.approx([0.0, 1.0])
+    assert said(analysis)["open_loop_kept_up_until"]["kept"] == 1
+    ramps = study("open_loop", [arrivals(rate, lambda i: 0.5 * i, arrival="ramp") for rate in (1, 2)])
+    analysis = open_loop_report.analyse(ramps, "e")
+    assert not analysis.findings and "latency_growth" not in analysis.tables[0].frame
 
 
 def test_open_loop_points_are_named_by_process_and_rate():

@@ -19,7 +19,7 @@ from servelab.claims import MEASURED, Finding, Table
 from servelab.report import build
 from servelab.report.cells import figure, figure_digits, table_view
 from servelab.report.sections import Sections, heaviest, open_ends
-from servelab.report.tables import write_analyses, write_points
+from servelab.report.tables import write_analyses, write_loads, write_points
 from servelab.report.words import Words, rich
 from servelab.summary import COLUMNS
 
@@ -337,6 +337,7 @@ def test_another_study_can_be_the_reference(tmp_path: Path) -> None:
         tables = tmp_path / f"results/{name}/tables"
         write_analyses(tables, [], info)
         write_points(tables, report_fixture.points(), COLUMNS)
+        write_loads(tables, report_fixture.loads(report_fixture.points()))
     report = build.build(
         tmp_path / "results/fixture/tables", tmp_path / "r/fixture.html", tmp_path / "r/fixture"
     )

@@ -11,7 +11,7 @@ import report_fixture
 from servelab import compare
 from servelab.compare import Measured
 from servelab.report import compare_page
-from servelab.report.tables import write_analyses, write_points
+from servelab.report.tables import write_analyses, write_loads, write_points
 from servelab.report.words import Words
 from servelab.summary import COLUMNS
 
@@ -23,7 +23,9 @@ def study(factor: float = 1.0, name: str = "b", **info: object) -> Measured:
     points = report_fixture.points()
     points["output_throughput_tok_s"] *= factor
     points["session_id"] = points["session_id"] + f"-{name}"
-    return Measured(name, {**report_fixture.info(), "study": name, **info}, points)
+    return Measured(
+        name, {**report_fixture.info(), "study": name, **info}, points, report_fixture.loads(points)
+    )
 
 
 def ratios(a: Measured, b: Measured) -> pd.DataFrame:
@@ -89,6 +91,7 @@ def test_the_command_writes_the_page(tmp_path: Path) -> None:
         folders.append(tmp_path / f"results/{one.name}/tables")
         write_analyses(folders[-1], [], one.info)
         write_points(folders[-1], one.points, COLUMNS)
+        write_loads(folders[-1], one.loads)
     out = tmp_path / "reports/compare-a-b.html"
     done = subprocess.run(
         [sys.executable, str(SCRIPT), *map(str, folders), "--output", str(out)],

@@ -1,10 +1,13 @@
 """A reference beside a study: every id has a matcher, values come from the nearest condition, shapes are judged."""
 
+from dataclasses import replace
+
+import pandas as pd
 import pytest
 
 import report_fixture
 from servelab import field_notes, references
-from servelab.claims import CALCULATED, MEASURED
+from servelab.claims import CALCULATED, MEASURED, Analysis, Table
 from servelab.references import Counterpart, Reference
 from servelab.report import back
 from servelab.report.words import Words
@@ -53,6 +56,100 @@ def test_a_ratio_needs_two_conditions() -> None:
     assert both is not None
     assert both.status == CALCULATED
     assert one is None
+
+
+def one_request_at_a_time(**columns: object) -> pd.DataFrame:
+    """Three valid points at concurrency 1, these columns changed."""
+    return POINTS[(POINTS["kind"] == "load_sweep") & (POINTS["concurrency"] == 1)].assign(**columns)
+
+
+def graphs(**tok_s: float) -> pd.DataFrame:
+    """Points of cuda_graphs on several models: name → throughput."""
+    parts = [
+        one_request_at_a_time(kind="cuda_graphs", model=model, output_throughput_tok_s=value)
+        for model, value in tok_s.items()
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+BOTH = {"qwen3-1.7b": 66.0, "qwen3-0.6b": 168.0}
+
+
+def test_a_model_of_the_reference_is_compared_with_the_same_model_of_the_study() -> None:
+    """G01 is of Qwen3-1.7B, G03 of Qwen3-0.6B: each has its own model's value, and the condition names it."""
+    points = graphs(**BOTH)
+    for id_, model, value in (("G01", "qwen3-1.7b", 66.0), ("G03", "qwen3-0.6b", 168.0)):
+        found = field_notes.counterpart(id_, [], points)
+        assert found is not None
+        assert (found.value, found.n) == (value, 3)
+        assert found.condition.startswith(f"model={model} ")
+        assert back.study_value(id_, [], points) == value
+    view = back.reference_view("notes", NOTES, [], points, Words.of("en"))
+    shown = {row.id: row for _, rows in view.groups for row in rows}
+    assert (shown["G01"].ours, shown["G03"].ours) == ("66 tok/s", "168 tok/s")
+
+
+def test_a_model_that_the_study_has_not_has_no_counterpart() -> None:
+    """Two other models: nothing is set beside G03; of a study of one model its own name does not matter."""
+    strangers = graphs(**{"qwen3-1.7b": 66.0, "llama-3b": 90.0})
+    assert field_notes.counterpart("G03", [], strangers) is None
+    assert "G03" in back.reference_view("notes", NOTES, [], strangers, Words.of("en")).missing
+    alone = field_notes.counterpart("G03", [], graphs(**{"llama-3b": 90.0}))
+    assert alone is not None and alone.value == 90.0 and "model" not in alone.condition
+
+
+def test_tables_are_read_for_the_references_model() -> None:
+    """X01 is of Qwen3-1.7B: another model's table that comes first is passed over."""
+    analyses = [misses("qwen3-0.6b", 100.0), misses("qwen3-1.7b", 390.0)]
+    found = field_notes.counterpart("X01", analyses, graphs(**BOTH))
+    assert found is not None
+    assert (found.value, found.n) == (390.0, 1)
+
+
+def misses(model: str, ttft_ms: float) -> Analysis:
+    """A prefix_cache experiment on one model."""
+    row = {"model": model, "enable_prefix_caching": True, "request": "miss", "ttft_p50_ms": ttft_ms}
+    columns = {"ttft_p50_ms": ("ms", MEASURED)}
+    table = Table(model, pd.DataFrame([row]), columns, model, "prefix_cache_requests")
+    return Analysis("prefix_cache", model, tables=[table])
+
+
+@pytest.mark.parametrize(
+    ("models", "expected"),
+    [
+        (("qwen3-0.6b", "qwen3-1.7b"), "qwen3-1.7b"),
+        (("Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B"), "Qwen/Qwen3-1.7B"),
+        (("qwen3-1.7b-fp8", "qwen3-1.7b"), "qwen3-1.7b"),
+        (("smollm2-1.7b", "qwen3-1.7b-base"), "qwen3-1.7b-base"),
+        (("smollm2-1.7b", "smollm2-135m"), "smollm2-1.7b"),
+        (("smollm2-1.7b", "other-1.7b"), None),
+        (("llama-11.7b", "llama-7b"), None),
+    ],
+)
+def test_models_are_told_by_name_or_size(models: tuple[str, ...], expected: str | None) -> None:
+    """The reference's Qwen3-1.7B is the model of that name, else the only one that begins so or has its size."""
+    assert references.model_like("Qwen3-1.7B", models) == expected
+
+
+def test_first_starts_and_restarts_are_not_averaged() -> None:
+    """G07 does not say which start it is: a range without a middle; a reference that says has that start's value."""
+    both = one_request_at_a_time(kind="startup", workload_kind="boot").head(2)
+    points = both.assign(boot=["first", "restart"], ready_s=[100.0, 50.0])
+    silent = next(row for row in NOTES if row.id == "G07")
+    found = field_notes.beside(silent, [], points)
+    assert found is not None
+    assert (found.value, found.low, found.high) == (None, 50.0, 100.0)
+    assert "boot=first…restart" in found.condition
+    for words, seconds in (("graphs, first start", 100.0), ("graphs, restart", 50.0)):
+        said = field_notes.beside(replace(silent, condition=words), [], points)
+        assert said is not None and said.value == seconds
+
+
+def test_evidence_on_a_column_must_name_one_of_several_models() -> None:
+    """A middle over two models' points is no value of the study; with the model named it is."""
+    metric = "output_throughput_tok_s where kind=cuda_graphs"
+    assert back.study_value(metric, [], graphs(**BOTH)) is None
+    assert back.study_value(f"{metric}, model=qwen3-0.6b", [], graphs(**BOTH)) == 168.0
 
 
 def reference(value: float, unit: str = "x", metric: str = "output_throughput_ratio") -> Reference:

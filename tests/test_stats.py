@@ -174,6 +174,32 @@ def test_ratio_of_single_starts_covers_truth_only_with_borrowed_variance():
     assert decided == 0
 
 
+@pytest.mark.parametrize(("q", "between", "within"), [(50, 0.05, 0.3), (95, 0.2, 0.1)])
+def test_a_ratio_of_percentiles_covers_by_the_spread_of_starts(q, between, within):
+    """Four starts on one side and three on the other, two points each, unequal in size: 95 % of intervals cover 1."""
+    rng = np.random.default_rng(3)
+    hits = 0
+    for _ in range(300):
+        repeats, whole = [], []
+        for starts in (4, 3):
+            own = rng.normal(0, between, starts)
+            points = {i: [np.exp(o + rng.normal(0, within, n)) for n in (40, 120)] for i, o in enumerate(own)}
+            repeats.append({i: [float(np.percentile(p, q)) for p in each] for i, each in points.items()})
+            whole.append({i: float(np.percentile(np.concatenate(each), q)) for i, each in points.items()})
+        found = variance.ratio_interval(*repeats, of_starts=(whole[0], whole[1]))
+        hits += found.low <= 1 <= found.high
+        logs = [np.mean(np.log(list(side.values()))) for side in whole]
+        assert found.ratio == pytest.approx(math.exp(logs[1] - logs[0]))
+    assert 0.92 <= hits / 300 <= 0.98
+
+
+def test_the_middle_of_percentiles_is_one_of_them():
+    """Of an even number the lower one, not a mean of two; of nothing None."""
+    assert stats.middle([4.0, 1.0, 2.0, 3.0]) == 2.0
+    assert stats.middle([5.0]) == 5.0
+    assert stats.middle([]) is None
+
+
 def test_single_values_give_no_interval():
     """One number a side and nothing else known: a ratio, no interval, no verdict."""
     found = variance.ratio_interval({1: [100.0]}, {1: [110.0]})

@@ -107,7 +107,7 @@ def make_bare(folder: Path, like: Path) -> None:
             (root / path).write_bytes(ARROW_MAGIC)
     tables = [
         f"results/large/tables/{name}"
-        for name in ("points.arrow", "points.csv", "analyses.json", "study.json")
+        for name in ("points.arrow", "points.csv", "loads.arrow", "analyses.json", "study.json")
     ]
     for root, path in [
         (folder, "results/tables/points.arrow"),

@@ -28,6 +28,7 @@ rule analyse:
     output:
         f"results/{STUDY}/tables/analyses.json",
         f"results/{STUDY}/tables/study.json",
+        f"results/{STUDY}/tables/loads.arrow",
     log:
         f"results/{STUDY}/logs/analyse.log",
     params:

@@ -37,7 +37,7 @@ except BlockingIOError as error:
 STUDY = PLAN.study_name
 STARTS = PLAN.starts
 POINTS = PLAN.points
-TABLE_FILES = ("points.arrow", "points.csv", "analyses.json", "study.json")
+TABLE_FILES = ("points.arrow", "points.csv", "loads.arrow", "analyses.json", "study.json")
 TABLES = [f"results/{STUDY}/tables/{name}" for name in TABLE_FILES]
 REPORT = f"reports/{STUDY}.html"
 FIGURES = f"reports/{STUDY}"

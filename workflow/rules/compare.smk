@@ -18,7 +18,7 @@ rule compare:
         [
             f"results/{name}/tables/{file}"
             for name in STUDIES
-            for file in ("analyses.json", "study.json", "points.arrow")
+            for file in ("analyses.json", "study.json", "points.arrow", "loads.arrow")
         ],
     params:
         folders=[f"results/{name}/tables" for name in STUDIES],

@@ -3,7 +3,7 @@
 
 import argparse
 
-from servelab import analysis_input, recommend, study_analysis, study_info
+from servelab import analysis_input, pooled, recommend, study_analysis, study_info
 from servelab.records import write_atomically
 from servelab.report import tables
 
@@ -16,6 +16,7 @@ def main() -> None:
     source, folder = analysis_input.from_arguments(arguments)
     data = source.data(tables.read_points(folder))
     analyses = study_analysis.analyse(data, source.experiments)
+    tables.write_loads(folder, pooled.loads(data))
     tables.write_analyses(folder, analyses, study_info.about(source, data))
     for name, text in recommend.artefacts(data.study.study, data.study.objective, analyses[-1]).items():
         write_atomically(folder / name, text.encode("utf-8"))

@@ -6,7 +6,7 @@ An archive is a folder with `config.json`, `points/<experiment>/<server>/start-<
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,12 +61,21 @@ class Source:
 
 
 class DamagedPointsError(Exception):
-    """Points that cannot be believed: path → why. They have been taken out of the way."""
+    """Points that cannot be believed: path → why (they have been taken out of the way); and those not there."""
 
-    def __init__(self, damaged: Mapping[str, str]) -> None:
-        self.damaged = dict(damaged)
-        lines = [f"{len(damaged)} points are damaged and were set aside; run again to measure them:"]
-        super().__init__("\n  ".join([*lines, *damaged.values()]))
+    def __init__(self, damaged: Mapping[str, str], missing: Sequence[str] = ()) -> None:
+        self.damaged, self.missing = dict(damaged), tuple(missing)
+        lines = []
+        if damaged:
+            lines.append(f"{len(damaged)} points are damaged and were set aside; run again to measure them:")
+            lines += damaged.values()
+        if missing:
+            lines.append(
+                f"{len(missing)} points are not there: a file under config/ changed while the study ran, and what was "
+                "measured before is kept under its own key; run again, with the file as it was or as it is now:"
+            )
+            lines += missing
+        super().__init__("\n  ".join(lines))
 
 
 def from_project(raw: Mapping[str, Any], root: Path) -> Source:
@@ -115,20 +124,24 @@ def from_arguments(arguments: argparse.Namespace) -> tuple[Source, Path]:
 def rows(source: Source, set_aside: bool) -> pd.DataFrame:
     """One row per point, without verdicts.
 
-    Raises DamagedPointsError if points are damaged; with `set_aside` their files are removed, so that the next run
-    takes them from the store or measures them again.
+    Raises DamagedPointsError if points are damaged or not there; with `set_aside` the files of damaged ones are
+    removed, so that the next run takes them from the store or measures them again.
     """
     made = []
     damaged: dict[str, str] = {}
+    missing = []
     for path in source.points:
+        if not (source.root / path).exists():
+            missing.append(path)
+            continue
         try:
             record = source.read(path)
         except BadPointError as error:
             damaged[path] = str(error)
             continue
         made.append(summary.row(record, source.kind(record.meta.experiment), path, source.study.objective))
-    if damaged:
+    if damaged or missing:
         for path in damaged if set_aside else ():
             (source.root / path).unlink(missing_ok=True)
-        raise DamagedPointsError(damaged)
+        raise DamagedPointsError(damaged, missing)
     return summary.frame(made)

@@ -1,43 +1,44 @@
 """Two studies side by side: what changed in settings and versions, and which differences both could see.
 
 A load is comparable if experiment kind, model, server options and workload are the same in both. Its ratio
-is of the server starts' means of logarithms, the start being the unit (variance.py); a percentile enters as one
-value a point, never pooled over points. A difference is seen if the ratio's interval excludes 1.
+is of geometric means over server starts, the start being the unit (variance.py); a start's percentile is that of
+all its requests of the load (pooled.py). A difference is seen if the ratio's interval excludes 1.
 """
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from servelab import variance
+from servelab import pooled, variance
 from servelab.claims import CALCULATED, MEASURED, Analysis, Finding, Table
-from servelab.report.tables import read_analyses, read_points
+from servelab.report.tables import read_analyses, read_loads, read_points
 
 KIND = "compare"
-METRICS = ("output_throughput_tok_s", "ttft_p50_ms", "ttft_p95_ms", "itl_p50_ms", "itl_p99_ms")
+METRICS = ("output_throughput_tok_s", *pooled.PERCENTILES)
 Starts = dict[object, list[float]]  # values by server start
-_LOAD = ("kind", "model", "options", "workload")
 _NOT_A_SETTING = ("study", "report")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A study as the comparison sees it."""
+    """A study as the comparison sees it: a row a point, and a row a load and server start (pooled.loads)."""
 
     name: str
     info: Mapping[str, Any]
     points: pd.DataFrame
+    loads: pd.DataFrame
 
 
 def read(folder: Path) -> Measured:
     """A study from its tables folder. Raises BadTablesError."""
     _, info = read_analyses(folder)
-    return Measured(str(info.get("study") or folder.parent.name), info, read_points(folder))
+    name = str(info.get("study") or folder.parent.name)
+    return Measured(name, info, read_points(folder), read_loads(folder))
 
 
 def analyse(a: Measured, b: Measured) -> Analysis:
@@ -91,36 +92,54 @@ def _flat(prefix: str, node: object) -> Iterator[tuple[str, str]]:
 
 def _ratios(a: Measured, b: Measured) -> Iterator[dict[str, Any]]:
     sides = [_groups(study.points) for study in (a, b)]
+    together = [_of_starts(study.loads) for study in (a, b)]
     for key in sides[0]:
         if key not in sides[1]:
             continue
         for metric in METRICS:
-            values = [_by_start(side[key], metric) for side in sides]
-            if all(values):
-                yield _row(key, metric, values[0], values[1], _repeatability(a, b, metric))
+            starts = [_by_start(side[key], metric) for side in sides]
+            if not all(starts):
+                continue
+            of_starts = None
+            if metric in pooled.PERCENTILES:
+                of_starts = (together[0].get((key, metric), {}), together[1].get((key, metric), {}))
+                if any(not of_starts[i].get(start, 0.0) > 0 for i in (0, 1) for start in starts[i]):
+                    continue  # a p99 of too few gaps
+            yield _row(key, metric, starts, of_starts, _repeatability(a, b, key, metric))
+
+
+def _of_starts(loads: pd.DataFrame) -> dict[tuple[tuple[str, ...], str], dict[object, float]]:
+    """(load, percentile) → server start → its value over all its requests."""
+    found: dict[tuple[tuple[str, ...], str], dict[object, float]] = {}
+    for row in loads.to_dict("records"):
+        key = tuple(str(row[part]) for part in pooled.LOAD)
+        for metric in pooled.PERCENTILES:
+            found.setdefault((key, metric), {})[str(row["session_id"])] = float(row[metric])
+    return found
 
 
 def _row(
     key: tuple[str, ...],
     metric: str,
-    base: Starts,
-    other: Starts,
+    starts: Sequence[Starts],
+    of_starts: tuple[variance.OfStarts, variance.OfStarts] | None,
     known: variance.Components | None,
 ) -> dict[str, Any]:
-    ratio = variance.ratio_interval(base, other, known)
+    ratio = variance.ratio_interval(starts[0], starts[1], known, of_starts=of_starts)
+    values = [variance.geometric_mean(side, of_starts and of_starts[i]) for i, side in enumerate(starts)]
     seen = {True: "yes", False: "no", None: "unknown"}[ratio.different]
     return {
         "load": describe(key),
         "metric": metric,
-        "a_value": _level(base),
-        "b_value": _level(other),
+        "a_value": values[0],
+        "b_value": values[1],
         "ratio": ratio.ratio,
         "ratio_low": ratio.low,
         "ratio_high": ratio.high,
         "visible": ratio.visible,
         "seen": seen,
         "basis": ratio.basis,
-        "points": sum(len(v) for v in (*base.values(), *other.values())),
+        "points": sum(len(each) for side in starts for each in side.values()),
     }
 
 
@@ -150,7 +169,9 @@ def common(a: Measured, b: Measured) -> tuple[int, int, int]:
 def _groups(points: pd.DataFrame) -> dict[tuple[str, ...], pd.DataFrame]:
     usable = points[(points["status"] == "ok") & (points["verdict"] != "invalid")]
     usable = usable[usable["workload_kind"].isin(["closed", "open"])]
-    return {tuple(str(part) for part in key): rows for key, rows in usable.groupby(list(_LOAD), sort=False)}
+    return {
+        tuple(str(part) for part in key): rows for key, rows in usable.groupby(list(pooled.LOAD), sort=False)
+    }
 
 
 def _by_start(rows: pd.DataFrame, metric: str) -> Starts:
@@ -161,17 +182,16 @@ def _by_start(rows: pd.DataFrame, metric: str) -> Starts:
     return found
 
 
-def _level(groups: Starts) -> float:
-    """Geometric mean over starts: what the ratio is a ratio of."""
-    return math.exp(sum(sum(map(math.log, v)) / len(v) for v in groups.values()) / len(groups))
-
-
-def _repeatability(a: Measured, b: Measured, metric: str) -> variance.Components | None:
+def _repeatability(a: Measured, b: Measured, key: tuple[str, ...], metric: str) -> variance.Components | None:
+    """How the metric repeats on servers of this load's model, where a study has three starts or more."""
+    model = key[pooled.LOAD.index("model")]
     for study in (b, a):
-        rows = study.points[(study.points["kind"] == "repeatability") & (study.points["status"] == "ok")]
-        for _, same in rows.groupby("workload", sort=False):
+        points = study.points
+        rows = points[(points["kind"] == "repeatability") & (points["model"] == model)]
+        rows = rows[(rows["status"] == "ok") & (rows["verdict"] != "invalid")]
+        for _, same in rows.groupby(["options", "workload"], sort=False):
             values = _by_start(same, metric)
-            if len(values) > 1:
+            if len(values) > 2:
                 return variance.log_components(values)
     return None
 

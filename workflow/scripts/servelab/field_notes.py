@@ -6,7 +6,8 @@ together.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 
 import pandas as pd
 
@@ -17,9 +18,13 @@ from servelab.references import (
     Condition,
     Counterpart,
     Matcher,
+    Reference,
     described,
     kept,
     level,
+    load,
+    model_like,
+    of_model,
     ratio,
     rows_for,
     spread,
@@ -32,9 +37,40 @@ GRAPHS, EAGER = (False, "False", "false", None), (True, "True", "true")
 LOADED = ("load_sweep", "max_num_seqs", "cuda_graphs", "kv_dtype", "repeatability")
 
 
+NOTES = "field-notes-2026-10-07"
+_STARTS = {"first start": "first", "restart": "restart"}  # a reference's words → the points' boot
+
+
 def counterpart(id: str, analyses: Sequence[Analysis], points: pd.DataFrame) -> Counterpart | None:
-    """The study's own value for a reference id, None where it has none. Raises KeyError for an unknown id."""
-    return MATCHERS[id](analyses, points)
+    """The study's own value for an id of the notes, None where it has none. Raises KeyError for an unknown id."""
+    return beside(_notes()[id], analyses, points)
+
+
+@cache
+def _notes() -> dict[str, Reference]:
+    return {row.id: row for row in load(NOTES)}
+
+
+def beside(row: Reference, analyses: Sequence[Analysis], points: pd.DataFrame) -> Counterpart | None:
+    """The study's own value for a reference's row; None where it has none, or no such id is known.
+
+    Of a study of several models only the row's own counts, and the condition names it: a mean over models is
+    nobody's value. Of server starts only the first or the restarts count, where the row's condition says which.
+    """
+    matcher = MATCHERS.get(row.id)
+    if matcher is None:
+        return None
+    models = [str(model) for model in dict.fromkeys(points["model"].dropna())]
+    boot = next((boot for words, boot in _STARTS.items() if words in row.condition), None)
+    if boot is not None:
+        points = points[(points["workload_kind"] != "boot") | (points["boot"] == boot)]
+    if len(models) < 2:
+        return matcher(analyses, points)
+    model = model_like(row.model, models)
+    if model is None:
+        return None
+    found = matcher(*of_model(analyses, points, model))
+    return found and replace(found, condition=f"model={model} {found.condition}".strip())
 
 
 def _level(column: str, condition: Condition) -> Matcher:
@@ -237,8 +273,16 @@ def _graphs(setting: tuple[object, ...], concurrency: int) -> Condition:
     return Condition(("cuda_graphs",), concurrency, 512, options={"enforce_eager": setting})
 
 
-def _ready(setting: tuple[object, ...]) -> Condition:
-    return Condition(("startup",), workload_kind="boot", options={"enforce_eager": setting})
+def _ready(setting: tuple[object, ...]) -> Matcher:
+    """Seconds until ready; of first starts and restarts together the range alone: their mean is neither's."""
+    condition = Condition(("startup",), workload_kind="boot", options={"enforce_eager": setting})
+
+    def match(_: Sequence[Analysis], points: pd.DataFrame) -> Counterpart | None:
+        found = level(points, condition, "ready_s")
+        mixed = len(set(rows_for(points, condition)["boot"])) > 1
+        return replace(found, value=None) if found is not None and mixed else found
+
+    return match
 
 
 def _request(kind: str) -> Matcher:
@@ -323,6 +367,6 @@ MATCHERS: dict[str, Matcher] = {
     "G04": _level(THROUGHPUT, _graphs(EAGER, 1)),
     "G05": _level(THROUGHPUT, _graphs(GRAPHS, 32)),
     "G06": _level(THROUGHPUT, _graphs(EAGER, 32)),
-    "G07": _level("ready_s", _ready(GRAPHS)),
-    "G08": _level("ready_s", _ready(EAGER)),
+    "G07": _ready(GRAPHS),
+    "G08": _ready(EAGER),
 }

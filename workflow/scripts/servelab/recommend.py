@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from servelab import alert_rules, engine
+from servelab import alert_rules, engine, stats
 from servelab.claims import MEASURED, NOT_MEASURED, Analysis, Finding, Table
 from servelab.config.schema import Objective
 from servelab.experiments import comparison
@@ -60,7 +60,7 @@ def analyse(data: StudyData, found: Sequence[Analysis]) -> Analysis:
         advice = [_concurrency(mine, data.study.objective), *_options(data, mine, found, model)]
         rows += [_row(model, each, data.study.objective) for each in advice]
         commands.append(_command(data, mine, model, advice))
-        findings += [_finding(model, each, data.study.objective) for each in advice]
+        findings += comparison.labelled([_finding(model, each, data.study.objective) for each in advice])
     if not any(row["value"] is not None for row in rows):
         return Analysis(KIND, "", NOT_MEASURED, "nothing_supports_a_setting")
     columns = {"value": ("", MEASURED), "points": ("", MEASURED)}
@@ -127,13 +127,18 @@ def _finding(model: str, advice: Advice, objective: Objective) -> Finding:
 
 
 def meets(rows: pd.DataFrame, objective: Objective) -> bool:
-    """Whether every one of the points is within the objective's bounds; a missing value is not within
-    them."""
-    for column, bound in (("ttft_p95_ms", objective.ttft_p95_ms), ("itl_p99_ms", objective.itl_p99_ms)):
-        values = rows[column].astype(float)
-        if bound > 0 and not bool((values <= bound).all()):
-            return False
-    return len(rows) > 0
+    """Whether every one of the points is within the objective's bounds; a missing value is not within them.
+
+    Where the gaps are too few for a p99, all of them must be within its bound.
+    """
+    gaps = rows["itl_p99_ms"].astype(float).where(_quotable(rows), rows["itl_max_ms"].astype(float))
+    bounds = ((rows["ttft_p95_ms"].astype(float), objective.ttft_p95_ms), (gaps, objective.itl_p99_ms))
+    return len(rows) > 0 and all(bool((values <= bound).all()) for values, bound in bounds if bound > 0)
+
+
+def _quotable(rows: pd.DataFrame) -> "pd.Series[bool]":
+    """Which points have enough gaps for the interval of an ITL p99."""
+    return pd.to_numeric(rows["itl_n"]).fillna(0) >= stats.requests_needed(99)
 
 
 def _bounded(objective: Objective) -> bool:
@@ -180,7 +185,8 @@ def _of_sweep(
         allowed = list(takewhile(lambda level: meets(level[1], objective), levels))
         if not allowed:
             values |= _latency(levels[0][1], "first")
-            return Advice("concurrency", "concurrency_unmet", None, values, _paths(levels[0][1]), False)
+            template = _worded("concurrency_unmet", levels[0][1])
+            return Advice("concurrency", template, None, values, _paths(levels[0][1]), False)
     most = max(speeds[concurrency] for concurrency, _ in allowed)
     chosen = next(concurrency for concurrency, _ in allowed if speeds[concurrency] >= NEAR_BEST * most)
     place = [concurrency for concurrency, _ in levels].index(chosen)
@@ -197,90 +203,155 @@ def _of_sweep(
         }
     else:
         template += "_open"
+    if _bounded(objective):
+        template = _worded(template, *parts)
     return Advice(
         "concurrency", template, chosen, values, _paths(*parts), True if _bounded(objective) else None
     )
 
 
+def _worded(template: str, *parts: pd.DataFrame) -> str:
+    """The template that quotes ITL p99, or where a point has too few gaps for one, that of the longest gap."""
+    return template if all(bool(_quotable(rows).all()) for rows in parts) else f"{template}_few"
+
+
 def _latency(rows: pd.DataFrame, prefix: str) -> dict[str, float | None]:
-    """The worst of the points: their largest TTFT p95 and ITL p99."""
+    """The worst of the points: their largest TTFT p95, ITL p99 and gap."""
     return {
         f"{prefix}_{name}": comparison.present(rows[column].astype(float).max())
-        for name, column in (("ttft", "ttft_p95_ms"), ("itl", "itl_p99_ms"))
+        for name, column in (("ttft", "ttft_p95_ms"), ("itl", "itl_p99_ms"), ("gap", "itl_max_ms"))
     }
 
 
 def _options(data: StudyData, rows: pd.DataFrame, found: Sequence[Analysis], model: str) -> list[Advice]:
-    tables = {
-        (analysis.kind, table.template): table.frame[table.frame["model"] == model]
-        for analysis in found
-        if analysis.status != NOT_MEASURED
-        for table in analysis.tables
-        if "model" in table.frame
-    }
     objective = data.study.objective
     return [
-        _max_num_seqs(rows, objective),
-        _kv_dtype(data, rows, tables.get(("perplexity", "perplexity"))),
-        _chunk(rows, tables.get(("chunked_prefill", "chunked_prefill")), objective),
-        _prefix(data, rows, tables.get(("prefix_cache", "prefix_cache_requests"))),
+        _max_num_seqs(data, rows, objective),
+        _kv_dtype(data, rows, [table for _, table in _tables(found, "perplexity", "perplexity", model)]),
+        _chunk(data, rows, _tables(found, "chunked_prefill", "chunked_prefill", model), objective),
+        _prefix(data, rows, _tables(found, "prefix_cache", "prefix_cache_requests", model)),
     ]
 
 
-def _max_num_seqs(rows: pd.DataFrame, objective: Objective) -> Advice:
+def _tables(
+    found: Sequence[Analysis], kind: str, template: str, model: str
+) -> list[tuple[str, pd.DataFrame]]:
+    """(experiment, a model's rows of its table) of every measured experiment of a kind."""
+    return [
+        (analysis.experiment, table.frame[table.frame[comparison.MODEL] == model])
+        for analysis in found
+        if analysis.kind == kind and analysis.status != NOT_MEASURED
+        for table in analysis.tables
+        if table.template == template and comparison.MODEL in table.frame
+    ]
+
+
+def _own(
+    data: StudyData, rows: pd.DataFrame, experiment: str, kind: str, tested: Sequence[str]
+) -> pd.DataFrame:
+    """The rows of an experiment, if it is of this kind, with the column `server` of comparison.experiment_rows."""
+    mine = rows[(rows["experiment"] == experiment) & (rows["kind"] == kind)]
+    return comparison.experiment_rows(data, experiment, tested).loc[mine.index]
+
+
+def _heaviest(data: StudyData, rows: pd.DataFrame, kind: str, tested: Sequence[str]) -> list[pd.DataFrame]:
+    """Points under the heaviest load of each experiment of a kind and server configuration, heaviest first.
+
+    Settings are compared within one of these: a mean over several loads or other options says nothing of them.
+    """
+    own = rows[(rows["kind"] == kind) & (rows["workload_kind"] == "closed")]
+    parts = []
+    for experiment in dict.fromkeys(own["experiment"]):
+        alike = _own(data, own, experiment, kind, tested)
+        parts += [_busiest(same) for _, same in comparison.groups(alike, (comparison.SERVER,))]
+    return sorted(parts, key=_demand, reverse=True)
+
+
+def _busiest(rows: pd.DataFrame) -> pd.DataFrame:
+    """The points of the load that wants most tokens at once."""
+    return max((part for _, part in comparison.groups(rows, ("workload",))), key=_demand, default=rows)
+
+
+def _demand(rows: pd.DataFrame) -> float:
+    """Input tokens at once of the heaviest load, 0 without points; where no concurrency is given it is one."""
+    at_once = pd.to_numeric(rows["concurrency"]).astype(float).fillna(1.0)
+    tokens = pd.to_numeric(rows["input_tokens"]).astype(float).fillna(0.0) * at_once
+    return float(tokens.max()) if len(rows) else 0.0
+
+
+def _server(rows: pd.DataFrame) -> dict[str, Any]:
+    """The other options of these points' servers, where the experiment varied them: a finding's text names them."""
+    return {comparison.SERVER: comparison.present(rows[comparison.SERVER].iloc[0]) if len(rows) else None}
+
+
+def _max_num_seqs(data: StudyData, rows: pd.DataFrame, objective: Objective) -> Advice:
     """Of the caps that meet the objective (of all, if none does) the one with the highest throughput."""
-    own = rows[rows["kind"] == "max_num_seqs"]
-    caps = {
-        group["max_num_seqs"]: part
-        for group, part in comparison.groups(own, ("max_num_seqs",))
-        if group["max_num_seqs"] is not None
-    }
-    if len(caps) < 2:
-        return Advice("max_num_seqs", "not_measured", values={"setting": "max_num_seqs"})
-    within = {cap: part for cap, part in caps.items() if meets(part, objective)}
+    for part in _heaviest(data, rows, "max_num_seqs", ("max_num_seqs",)):
+        caps = {
+            group["max_num_seqs"]: same
+            for group, same in comparison.groups(part, ("max_num_seqs",))
+            if group["max_num_seqs"] is not None
+        }
+        if len(caps) > 1:
+            return _of_caps(data, part, caps, objective)
+    return Advice("max_num_seqs", "not_measured", values={"setting": "max_num_seqs"})
+
+
+def _of_caps(
+    data: StudyData, rows: pd.DataFrame, caps: Mapping[Any, pd.DataFrame], objective: Objective
+) -> Advice:
+    """The best of two caps or more, and whether the study can tell it from the second best that may be chosen."""
+    within = [cap for cap, part in caps.items() if meets(part, objective)]
+    eligible = within or list(caps)
     speeds = {cap: comparison.level(part, THROUGHPUT).value or 0.0 for cap, part in caps.items()}
-    chosen = max(within or caps, key=lambda cap: speeds[cap])
-    other = max((cap for cap in caps if cap != chosen), key=lambda cap: speeds[cap])
+    chosen = max(eligible, key=lambda cap: speeds[cap])
+    rivals = eligible if len(eligible) > 1 else list(caps)
+    other = max((cap for cap in rivals if cap != chosen), key=lambda cap: speeds[cap])
     values: dict[str, Any] = {"throughput": speeds[chosen], "other": other, "other_throughput": speeds[other]}
-    values |= {**_latency(caps[chosen], "at"), **_latency(caps[other], "other")}
-    values |= {"concurrency": comparison.present(own["concurrency"].max()), "caps": len(caps)}
+    values |= {**_latency(caps[chosen], "at"), **_latency(caps[other], "other"), **_server(rows)}
+    values |= {"concurrency": comparison.present(rows["concurrency"].max()), "caps": len(rivals)}
     met = bool(within) if _bounded(objective) else None
     template = "max_num_seqs_unmet" if met is False else "max_num_seqs"
+    if len(eligible) == 1:
+        template = "max_num_seqs_only"
+    else:
+        found = comparison.compare(data, caps[other], caps[chosen], THROUGHPUT)
+        outcome = comparison.UNKNOWN if found is None else found.outcome
+        template += "" if outcome == comparison.DIFFERENT else f"_{outcome}"
+        if found is not None:
+            values |= {name: found.values()[name] for name in ("ratio", "low", "high", "visible")}
     return Advice("max_num_seqs", template, int(chosen), values, _paths(*caps.values()), met)
 
 
-def _kv_dtype(data: StudyData, rows: pd.DataFrame, perplexity: pd.DataFrame | None) -> Advice:
+def _kv_dtype(data: StudyData, rows: pd.DataFrame, perplexity: Sequence[pd.DataFrame]) -> Advice:
     """Another KV dtype only if it is faster at long input and its perplexity was measured and is not worse.
 
-    A better perplexity under quantisation is unexplained and supports nothing.
+    A better perplexity under quantisation is unexplained and supports nothing. Of several dtypes one with a gain
+    goes before one whose gain is not to be had, and that before one without; of equals the fastest.
     """
-    own = rows[(rows["kind"] == "kv_dtype") & (rows["workload_kind"] == "closed")]
-    dtypes = list(comparison.groups(own, ("kv_cache_dtype",)))
-    if len(dtypes) < 2:
-        return Advice("kv_cache_dtype", "not_measured", values={"setting": "kv_cache_dtype"})
-    first, base = dtypes[0][0]["kv_cache_dtype"], dtypes[0][1]
-    longest = _heaviest(own)
-    for group, other in dtypes[1:]:
-        dtype = group["kv_cache_dtype"]
-        parts = (base[base["workload"] == longest], other[other["workload"] == longest])
-        if not len(parts[0]) or not len(parts[1]):
-            continue
-        found = comparison.compare(data, *parts, "ttft_p50_ms")
-        if found is None:
-            continue
-        change = _perplexity_change(perplexity, dtype)
-        values = {**found.values(), "first": first, "dtype": dtype, "perplexity": change}
-        values |= {"concurrency": comparison.present(parts[0]["concurrency"].iloc[0])}
-        values |= {"input_tokens": comparison.present(parts[0]["input_tokens"].iloc[0])}
-        template, value = _dtype_verdict(found, change, str(first), str(dtype))
-        return Advice("kv_cache_dtype", template, value, values, _paths(*parts))
+    for part in _heaviest(data, rows, "kv_dtype", ("kv_cache_dtype", "num_gpu_blocks_override")):
+        verdicts = _dtypes(data, part, perplexity)
+        if verdicts:
+            ranks = {"kv_dtype_gain": 0, "kv_dtype_look": 1, "kv_dtype_no_gain": 3}
+            return min(verdicts, key=lambda one: (ranks.get(one.template, 2), one.values["ratio"]))
     return Advice("kv_cache_dtype", "not_measured", values={"setting": "kv_cache_dtype"})
 
 
-def _heaviest(rows: pd.DataFrame) -> str:
-    """The load that wants most tokens at once."""
-    demand = (rows["input_tokens"] * rows["concurrency"]).astype(float).to_numpy()
-    return str(rows["workload"].to_numpy()[demand.argmax()])
+def _dtypes(data: StudyData, rows: pd.DataFrame, perplexity: Sequence[pd.DataFrame]) -> list[Advice]:
+    """What each further dtype of one load supports, against the first."""
+    verdicts = []
+    within = (comparison.MODEL, comparison.SERVER)
+    for group, first, base, dtype, other in comparison.against_first(rows, within, "kv_cache_dtype"):
+        found = comparison.compare(data, base, other, "ttft_p50_ms")
+        if found is None:
+            continue
+        change = _perplexity_change(perplexity, first, dtype)
+        values = {**found.values(), **group, "first": first, "dtype": dtype, "perplexity": change}
+        values |= {"concurrency": comparison.present(base["concurrency"].iloc[0])}
+        values |= {"input_tokens": comparison.present(base["input_tokens"].iloc[0])}
+        template, value = _dtype_verdict(found, change, str(first), str(dtype))
+        verdicts.append(Advice("kv_cache_dtype", template, value, values, _paths(base, other)))
+    return verdicts
 
 
 def _dtype_verdict(
@@ -294,36 +365,69 @@ def _dtype_verdict(
         return "kv_dtype_quality_unknown", first
     if change < 0:
         return "kv_dtype_quality_unexplained", first
-    return ("kv_dtype_gain", dtype) if change <= PERPLEXITY_COST else ("kv_dtype_quality_worse", first)
+    if change > PERPLEXITY_COST:
+        return "kv_dtype_quality_worse", first
+    return ("kv_dtype_gain" if gain else "kv_dtype_look"), dtype
 
 
-def _perplexity_change(perplexity: pd.DataFrame | None, dtype: object) -> float | None:
-    """Change against the first setting, as a ratio - 1: its interval's upper end, or if that is below 0 the
-    change."""
-    if perplexity is None or "perplexity_change" not in perplexity:
-        return None
-    rows = perplexity[(perplexity["kv_cache_dtype"] == dtype) & perplexity["perplexity_change"].notna()]
-    if not len(rows):
-        return None
-    row = comparison.each_row(rows)[0]
+def _perplexity_change(tables: Sequence[pd.DataFrame], first: object, dtype: object) -> float | None:
+    """Change of a dtype against the first one on the same backend, as a ratio - 1; None where it was not measured.
+
+    Of several (repeats, backends, texts) the worst; but one that is better, and so unexplained, goes before all.
+    """
+    changes = [
+        _no_better_than(row)
+        for table in tables
+        if {"perplexity_change", "change_against"} <= set(table)
+        for row in comparison.each_row(table)
+        if row["kv_cache_dtype"] == dtype
+        and row["change_against"] == first
+        and comparison.present(row["perplexity_change"]) is not None
+    ]
+    unexplained = [change for change in changes if change < 0]
+    return min(unexplained) if unexplained else max(changes, default=None)
+
+
+def _no_better_than(row: Mapping[str, Any]) -> float:
+    """A change of perplexity as a ratio - 1: its interval's upper end, or if that is below 0 the change."""
     change, high = (comparison.present(row[f"perplexity_change{end}"]) for end in ("", "_high"))
     if high is not None and high < 0:
         return float(change) / 100
     return max(float(change if high is None else high), 0.0) / 100
 
 
-def _chunk(rows: pd.DataFrame, runs: pd.DataFrame | None, objective: Objective) -> Advice:
-    """The largest chunk whose longest gap meets the ITL bound; without a bound the one with the fastest
-    prompts."""
+def _measured(
+    data: StudyData, rows: pd.DataFrame, kind: str, tested: str, tables: Sequence[tuple[str, pd.DataFrame]]
+) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
+    """(points, table rows) of each experiment and server configuration that the tables have, heaviest load first."""
+    pairs = []
+    for experiment, table in tables:
+        own = _own(data, rows, experiment, kind, (tested,))
+        for group, part in comparison.groups(table, (comparison.SERVER,)):
+            servers = zip(own.index, own[comparison.SERVER], strict=True)
+            mine = own.loc[[i for i, name in servers if comparison.present(name) == group[comparison.SERVER]]]
+            pairs.append((mine, part))
+    return sorted(pairs, key=lambda pair: _demand(pair[0]), reverse=True)
+
+
+def _chunk(
+    data: StudyData, rows: pd.DataFrame, tables: Sequence[tuple[str, pd.DataFrame]], objective: Objective
+) -> Advice:
+    """Of the experiment with two chunks or more and the heaviest load; not measured without one."""
     setting = "max_num_batched_tokens"
-    known = runs.dropna(subset=["itl_max_ms"]) if runs is not None else pd.DataFrame()
-    if not len(known) or known[setting].nunique() < 2:
-        return Advice(setting, "not_measured", values={"setting": setting})
+    for own, runs in _measured(data, rows, "chunked_prefill", setting, tables):
+        known = runs.dropna(subset=["itl_max_ms"])
+        if known[setting].nunique() > 1:
+            return _of_chunks(known, own[own["workload_kind"] == "interference"], objective.itl_p99_ms)
+    return Advice(setting, "not_measured", values={"setting": setting})
+
+
+def _of_chunks(known: pd.DataFrame, own: pd.DataFrame, bound: float) -> Advice:
+    """The largest chunk whose longest gap meets the ITL bound; without a bound the one with the fastest prompts."""
+    setting = "max_num_batched_tokens"
     gaps = known.groupby(setting)["itl_max_ms"].max().astype(float)
     ttft = known.groupby(setting)["long_ttft_max_ms"].max().astype(float)
-    own = rows[(rows["kind"] == "chunked_prefill") & (rows["workload_kind"] == "interference")]
     values: dict[str, Any] = {"smallest": int(gaps.index.min()), "largest": int(gaps.index.max())}
-    bound = objective.itl_p99_ms
     met: bool | None = None
     if bound > 0:
         within = [chunk for chunk in gaps.index if gaps[chunk] <= bound]
@@ -333,30 +437,30 @@ def _chunk(rows: pd.DataFrame, runs: pd.DataFrame | None, objective: Objective) 
         chosen, template = min(ttft.index, key=lambda chunk: (ttft[chunk], chunk)), "chunk_prompts"
     other = max(gaps.index) if chosen != max(gaps.index) else min(gaps.index)
     values |= {"gap": float(gaps[chosen]), "ttft": float(ttft[chosen]), "bound": bound, "other": int(other)}
-    values |= {"other_gap": float(gaps[other]), "other_ttft": float(ttft[other])}
+    values |= {"other_gap": float(gaps[other]), "other_ttft": float(ttft[other]), **_server(known)}
     return Advice(setting, template, int(chosen), values, _paths(own), met)
 
 
-def _prefix(data: StudyData, rows: pd.DataFrame, requests: pd.DataFrame | None) -> Advice:
-    """On where hits are faster than misses, with what it costs where nothing is shared; off where they are
-    not."""
+def _prefix(data: StudyData, rows: pd.DataFrame, tables: Sequence[tuple[str, pd.DataFrame]]) -> Advice:
+    """Of the experiment with misses and hits and the heaviest load; not measured without one."""
     setting = "enable_prefix_caching"
-    cells = (
-        {}
-        if requests is None
-        else {
+    for own, requests in _measured(data, rows, "prefix_cache", setting, tables):
+        cells = {
             (row[setting], row["request"]): comparison.present(row["ttft_p50_ms"])
             for row in comparison.each_row(requests)
         }
-    )
-    miss, hit = cells.get((True, "miss")), cells.get((True, "hit"))
-    if miss is None or hit is None:
-        return Advice(setting, "not_measured", values={"setting": setting})
-    own = rows[rows["kind"] == "prefix_cache"]
-    values: dict[str, Any] = {"miss": miss, "hit": hit, "ratio": miss / hit, "share": None}
-    busy = own[
-        (own["shared_prefix_tokens"].fillna(0) == 0) & (own["concurrency"] == own["concurrency"].max())
-    ]
+        miss, hit = cells.get((True, "miss")), cells.get((True, "hit"))
+        if miss is not None and hit is not None:
+            return _of_hits(data, own, miss, hit)
+    return Advice(setting, "not_measured", values={"setting": setting})
+
+
+def _of_hits(data: StudyData, own: pd.DataFrame, miss: float, hit: float) -> Advice:
+    """On where hits are faster than misses, with what it costs where nothing is shared; off where they are
+    not."""
+    setting = "enable_prefix_caching"
+    values: dict[str, Any] = {"miss": miss, "hit": hit, "ratio": miss / hit, "share": None, **_server(own)}
+    busy = _busiest(own[own["shared_prefix_tokens"].fillna(0) == 0])
     sides = {group[setting]: part for group, part in comparison.groups(busy, (setting,))}
     if {True, False} <= set(sides):
         found = comparison.compare(data, sides[False], sides[True], THROUGHPUT)

@@ -4,21 +4,22 @@ A reference is config/references/<name>.csv with the columns id, experiment, mod
 value, low, high, status, note. A matcher (see field_notes.py) finds what this study has for an id;
 «nothing» is an answer too.
 
-A matcher reads the points (one row a point) or an experiment's tables. Where the nearest condition is not the
-reference's own, the counterpart says which it is. Absolute values of another machine or model are never
-judged:
-the comparison is of shape (ratios, signs, order), and the report says so.
+A matcher reads the points (one row a point) or an experiment's tables; of a study of several models, those of
+the reference's. Where the nearest condition is not the reference's own, the counterpart says which it is.
+Absolute values of another machine or model are never judged: the comparison is of shape (ratios, signs, order),
+and the report says so.
 """
 
 import csv
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
 
+from servelab import stats
 from servelab.claims import CALCULATED, MEASURED, Analysis, Table
 
 FOLDER = Path(__file__).resolve().parents[3] / "config" / "references"
@@ -159,17 +160,59 @@ def described(rows: pd.DataFrame) -> str:
     return " ".join(parts)
 
 
+_SIZE = re.compile(r"(?<![a-z0-9.])\d+(?:\.\d+)?[bm](?![a-z0-9])")
+
+
+def model_like(name: str, models: Sequence[str]) -> str | None:
+    """Which of a study's models a reference means: the one of that name, whose name begins with it, or of its size.
+
+    Upper case and the folder before a slash do not count. None if none is it, or several are.
+    """
+    wanted = _bare(name)
+    size = _SIZE.search(wanted)
+    bare = {model: _bare(model) for model in models}
+    for fitting in (
+        [model for model, known in bare.items() if known == wanted],
+        [model for model, known in bare.items() if wanted and known.startswith(wanted)],
+        [model for model, known in bare.items() if size and size[0] in _SIZE.findall(known)],
+    ):
+        if len(fitting) == 1:
+            return fitting[0]
+    return None
+
+
+def _bare(model: str) -> str:
+    return model.rsplit("/", 1)[-1].casefold()
+
+
+def of_model(
+    analyses: Sequence[Analysis], points: pd.DataFrame, model: str
+) -> tuple[list[Analysis], pd.DataFrame]:
+    """Analyses and points with one model's rows only; a table that has none of them is left out."""
+    found = []
+    for analysis in analyses:
+        tables = [
+            replace(table, frame=table.frame[table.frame["model"] == model])
+            if "model" in table.frame
+            else table
+            for table in analysis.tables
+        ]
+        filled = [table for table in tables if len(table.frame) or "model" not in table.frame]
+        found.append(replace(analysis, tables=filled))
+    return found, points[points["model"] == model]
+
+
 def _plain(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def level(points: pd.DataFrame, condition: Condition, column: str) -> Counterpart | None:
-    """One quantity under one condition: mean over points, with their range. Percentiles: median, not mean."""
+    """One quantity under one condition: mean over points, with their range. Of percentiles the middle point's."""
     rows = rows_for(points, condition)
     values = rows[column].dropna() if column in rows else rows.get(column, pd.Series(dtype=float))
     if not len(values):
         return None
-    middle = float(values.median()) if "_p" in column or column.endswith("_max_ms") else float(values.mean())
+    middle = _middle(values, column)
     low, high = (float(values.min()), float(values.max())) if len(values) > 1 else (None, None)
     return Counterpart(middle, described(rows), MEASURED, low, high, len(values), _names(rows))
 
@@ -180,12 +223,23 @@ def ratio(points: pd.DataFrame, base: Condition, other: Condition, column: str) 
     if not len(a) or not len(b) or set(a["key"]) & set(b["key"]):
         return None
     below, above = a[column].dropna(), b[column].dropna()
-    if not len(below) or not len(above) or not below.median():
+    if not len(below) or not len(above) or not _middle(below, column):
         return None
     condition = f"{described(b)} / {described(a)}"
     return Counterpart(
-        float(above.median() / below.median()), condition, CALCULATED, n=len(a) + len(b), points=_names(b)
+        _middle(above, column) / _middle(below, column),
+        condition,
+        CALCULATED,
+        n=len(a) + len(b),
+        points=_names(b),
     )
+
+
+def _middle(values: "pd.Series[float]", column: str) -> float:
+    """The mean of rates and counts; of percentiles and largest values, which may not be averaged, the middle one."""
+    if "_p" in column or column.endswith("_max_ms"):
+        return stats.middle(values) or 0.0
+    return float(values.mean())
 
 
 def spread(points: pd.DataFrame, condition: Condition, columns: Sequence[str]) -> Counterpart | None:

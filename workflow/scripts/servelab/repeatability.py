@@ -1,7 +1,8 @@
 """E10: how far a number repeats, on one server and from start to start, and what difference could be seen.
 
 Rates get a mean with an interval over starts. Percentiles are shown as they came, with their range: a mean of
-percentiles would be no percentile of anything. Variances are of logarithms, so they are relative ones.
+percentiles would be no percentile of anything; p99 of too few gaps is left out. Variances are of logarithms, so
+they are relative ones.
 """
 
 import math
@@ -9,10 +10,11 @@ from typing import Any
 
 import pandas as pd
 
-from servelab import variance
+from servelab import stats, variance
 from servelab.claims import CALCULATED, MEASURED, Analysis, Finding, Table
 from servelab.experiments import comparison
 from servelab.experiments.base import StudyData
+from servelab.summary import without_bare_tails
 from servelab.sweep_table import rate_cells
 
 KIND = "repeatability"
@@ -38,7 +40,7 @@ def analyse(data: StudyData, name: str) -> Analysis:
     missing = comparison.nothing(data, KIND, name, changes_server=False)
     if missing is not None:
         return missing
-    usable = data.usable(data.rows_of(name))
+    usable = without_bare_tails(data.usable(data.rows_of(name)))
     groups = list(comparison.groups(usable, GROUP))
     made = [
         spread(rows, quantity, data.study.tolerance) | group | {"quantity": quantity}
@@ -74,7 +76,7 @@ def spread(rows: pd.DataFrame, quantity: str, tolerance: float) -> dict[str, Any
     """
     groups = comparison.by_start(rows, quantity)
     values = [value for each in groups.values() for value in each]
-    middle = float(pd.Series(values).median())
+    middle = stats.middle(values)
     relative = (max(values) - min(values)) / middle if len(values) > 1 and middle else None
     known = variance.log_components(groups) if min(values) > 0 and len(values) > 1 else None
     outcome = SINGLE if relative is None else WITHIN if relative <= tolerance else BEYOND
@@ -113,7 +115,7 @@ def visible_differences(rows: pd.DataFrame) -> list[dict[str, Any]]:
     found = []
     for starts, repeats in DESIGNS:
         one = known.between / starts + (known.within or 0.0) / (starts * repeats)
-        df = known.df_between if starts == 1 else max(known.df_between, 2 * (starts - 1))
+        df = known.df_between if starts == 1 else 2 * (starts - 1)
         visible = variance.smallest_visible_difference(math.sqrt(2 * one), df)
         found.append({"starts_each": starts, "repeats_each": repeats, "visible": 100 * visible})
     return found

@@ -39,6 +39,12 @@ def percentile(values: ArrayLike, q: float) -> float | None:
     return float(np.percentile(array, q)) if array.size else None
 
 
+def middle(values: ArrayLike) -> float | None:
+    """The lower middle value: of percentiles one that was measured, as a mean of two is not; None if empty."""
+    array = np.sort(np.asarray(values, dtype=float))
+    return float(array[(array.size - 1) // 2]) if array.size else None
+
+
 def requests_needed(q: float, level: float = LEVEL) -> int:
     """How many independent values a two-sided order-statistic interval of the q-th percentile needs.
 

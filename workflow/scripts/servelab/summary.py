@@ -14,7 +14,7 @@ from servelab.config.schema import Objective
 from servelab.records import PointMeta, PointRecord
 from servelab.request_times import RequestTimes, gaps_within, request_times
 from servelab.spec import Workload
-from servelab.stats import percentile
+from servelab.stats import percentile, requests_needed
 
 # Column → unit ("" for names, counts and settings). The order is the order in tables/points.csv.
 COLUMNS: dict[str, str] = {
@@ -84,6 +84,16 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Rows as a table with the columns of COLUMNS in order; whole numbers nullable, the rest float or object."""
     records = list(rows)
     return pd.DataFrame({name: _column(name, [row[name] for row in records]) for name in COLUMNS})
+
+
+def without_bare_tails(points: pd.DataFrame) -> pd.DataFrame:
+    """The points with p99 missing where the requests (gaps) are too few for its interval: it is not quoted then."""
+    shown = points.copy()
+    for metric in ("ttft", "itl"):
+        if {f"{metric}_p99_ms", f"{metric}_n"} <= set(shown):
+            few = pd.to_numeric(shown[f"{metric}_n"]).fillna(0) < requests_needed(99)
+            shown[f"{metric}_p99_ms"] = shown[f"{metric}_p99_ms"].mask(few)
+    return shown
 
 
 def _column(name: str, values: list[Any]) -> "pd.Series[Any]":

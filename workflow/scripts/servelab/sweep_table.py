@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from servelab import stats
+from servelab import pooled, stats
 from servelab.claims import MEASURED
 from servelab.experiments import comparison
 from servelab.experiments.base import StudyData
@@ -67,7 +67,7 @@ def rate_cells(rows: pd.DataFrame, column: str, name: str = "") -> dict[str, flo
 
 
 def _latencies(data: StudyData, rows: pd.DataFrame) -> dict[str, Any]:
-    times = [found for _, found in comparison.pooled_times(data, rows) if found.start_s.size]
+    times = [found for _, found in pooled.points_times(data, rows) if found.start_s.size]
     if not times:
         return {}
     ttft = 1000 * np.concatenate([found.ttft_s for found in times])

@@ -15,6 +15,7 @@ import scipy  # as a whole: scipy.stats is loaded at its first use, not each tim
 from servelab.stats import LEVEL
 
 ByStart = Mapping[object, Sequence[float]]
+OfStarts = Mapping[object, float]
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Components:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Setting b over setting a, of means over starts (of logarithms), with an interval.
+    """Setting b over setting a, of geometric means over starts, with an interval.
 
     basis: what the interval rests on
       "starts"         variation between the starts of these settings themselves (the full interval)
@@ -144,9 +145,17 @@ def mean_over_starts(groups: ByStart, level: float = LEVEL) -> tuple[float, floa
 
 
 def ratio_interval(
-    base: ByStart, other: ByStart, repeatability: Components | None = None, level: float = LEVEL
+    base: ByStart,
+    other: ByStart,
+    repeatability: Components | None = None,
+    level: float = LEVEL,
+    of_starts: tuple[OfStarts, OfStarts] | None = None,
 ) -> Ratio:
     """Ratio other/base of a positive quantity, on the log scale, the start as the unit.
+
+    of_starts: the value of each start of base and of other, where it is not the geometric mean of its repeats: a
+    percentile may not be averaged over points, so a start's is that of all its requests. The repeats' own values
+    then only say how far points of one server differ.
 
     Two or more starts on both sides: Welch's t-interval of the difference of the starts' mean logarithms
     (Welch 1947). A side with one start borrows the variances of `repeatability` (components of *logarithms*,
@@ -154,8 +163,11 @@ def ratio_interval(
     Raises ValueError for no values or a value that is not above zero.
     """
     a, b = _logs(base), _logs(other)
-    estimate = float(np.mean([g.mean() for g in b]) - np.mean([g.mean() for g in a]))
-    sides = [_side(group, repeatability) for group in (a, b)]
+    means = [
+        _means(group, None if of_starts is None else of_starts[i]) for i, group in enumerate((base, other))
+    ]
+    estimate = float(means[1].mean() - means[0].mean())
+    sides = [_side(group, mean, repeatability) for group, mean in zip((a, b), means, strict=True)]
     bases = [side[2] for side in sides]
     basis = next((name for name in ("none", "within", "repeatability") if name in bases), "starts")
     if basis == "none":
@@ -171,6 +183,18 @@ def ratio_interval(
     half = float(scipy.stats.t.ppf((1 + level) / 2, df)) * se
     visible = None if basis == "within" else smallest_visible_difference(se, df, level)
     return Ratio(math.exp(estimate), math.exp(estimate - half), math.exp(estimate + half), basis, df, visible)
+
+
+def geometric_mean(groups: ByStart, of_starts: OfStarts | None = None) -> float:
+    """Geometric mean over starts of each start's own value: what ratio_interval compares. Raises ValueError like it."""
+    return math.exp(float(_means(groups, of_starts).mean()))
+
+
+def _means(groups: ByStart, of_starts: OfStarts | None) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """The logarithm of each start's value: as given, else the mean of its repeats' logarithms."""
+    if of_starts is None:
+        return np.array([logs.mean() for logs in _logs(groups)])
+    return np.array([logs[0] for logs in _logs({start: [of_starts[start]] for start in groups})])
 
 
 def log_components(groups: ByStart, level: float = LEVEL) -> Components:
@@ -209,10 +233,11 @@ def _logs(groups: ByStart) -> list[np.ndarray[tuple[int], np.dtype[np.float64]]]
 
 
 def _side(
-    groups: list[np.ndarray[tuple[int], np.dtype[np.float64]]], repeatability: Components | None
+    groups: list[np.ndarray[tuple[int], np.dtype[np.float64]]],
+    means: np.ndarray[tuple[int], np.dtype[np.float64]],
+    repeatability: Components | None,
 ) -> tuple[float, float, str]:
     """(variance of the side's mean, its degrees of freedom, basis)."""
-    means = np.array([group.mean() for group in groups])
     if means.size >= 2:
         return float(means.var(ddof=1)) / means.size, means.size - 1, "starts"
     if repeatability is not None and repeatability.between is not None:

@@ -8,6 +8,7 @@ import pandas as pd
 import scipy  # as a whole: scipy.stats is loaded at its first use, not each time that a config is read
 
 from servelab.claims import CALCULATED, MEASURED, Analysis, Finding, Table
+from servelab.config.errors import BadValueError
 from servelab.config.schema import Experiment
 from servelab.experiments import comparison, workloads
 from servelab.experiments.base import ServerPlan, StudyData
@@ -39,17 +40,15 @@ class Config(Experiment):
 def expand(config: Config) -> list[ServerPlan]:
     """One server for each chunk size: prefill alone, then interference.
 
-    Raises ValueError naming the key of a value that makes no sense.
+    Raises BadValueError for a value that makes no sense.
     """
     workloads.numbers(1, max_num_batched_tokens=config.max_num_batched_tokens, inserted=config.inserted)
     workloads.numbers(1, victim_input_tokens=config.victim_input_tokens, input_tokens=config.input_tokens)
     workloads.numbers(1, insert_after_tokens=config.insert_after_tokens)
     workloads.numbers(1, prefill_requests=config.prefill_requests)
     if config.victim_output_tokens <= config.insert_after_tokens:
-        raise ValueError(
-            f"victim_output_tokens: {config.victim_output_tokens} leaves nothing to decode after "
-            f"insert_after_tokens ({config.insert_after_tokens})"
-        )
+        allowed = f"more than insert_after_tokens ({config.insert_after_tokens}): the victim decodes on"
+        raise BadValueError("victim_output_tokens", config.victim_output_tokens, allowed)
     loads = (
         workloads.closed(1, config.input_tokens, 1, config.prefill_requests),
         workloads.interference(
@@ -64,7 +63,7 @@ def expand(config: Config) -> list[ServerPlan]:
     return [ServerPlan(loads, {"max_num_batched_tokens": chunk}) for chunk in chunks]
 
 
-CHUNK = "max_num_batched_tokens"
+CHUNK, SESSION = "max_num_batched_tokens", "session_id"
 COLUMNS = {
     "chunk_tokens": ("tokens", CALCULATED),
     "itl_max_ms": ("ms", MEASURED),
@@ -88,14 +87,15 @@ def analyse(data: StudyData, name: str, config: Config) -> Analysis:
     rows = comparison.experiment_rows(data, name, (CHUNK,)).sort_values(CHUNK, kind="stable")
     usable = data.usable(rows)
     made = []
-    for group, same in comparison.groups(usable, (comparison.MODEL, comparison.SERVER, CHUNK, "session_id")):
+    for group, same in comparison.groups(usable, (comparison.MODEL, comparison.SERVER, CHUNK, SESSION)):
         rate = _prefill_rate(data, same[same["workload_kind"] == "closed"], config.input_tokens)
         victims = comparison.each_row(same[same["workload_kind"] == "interference"])
         made += [_run(data, group, row, rate, config) for row in victims]
-    table = Table(f"{name}_runs", _frame(made), COLUMNS, name, "chunked_prefill")
+    runs = _frame(made)
+    table = Table(f"{name}_runs", runs.drop(columns=SESSION), COLUMNS, name, "chunked_prefill")
     findings = comparison.failed_settings(rows, name, lambda row: f"{CHUNK}={row[CHUNK]}")
     fits = []
-    for group, same in comparison.groups(table.frame, (comparison.MODEL, comparison.SERVER)):
+    for group, same in comparison.groups(runs, (comparison.MODEL, comparison.SERVER)):
         fit = _fit(same)
         fits.append({**group, **fit})
         findings += _conclusions(group, same, fit, name, table.id)
@@ -105,7 +105,7 @@ def analyse(data: StudyData, name: str, config: Config) -> Analysis:
 
 
 def _frame(made: list[dict[str, Any]]) -> pd.DataFrame:
-    names = [comparison.MODEL, comparison.SERVER, CHUNK, "start", "repeat", *COLUMNS]
+    names = [comparison.MODEL, comparison.SERVER, CHUNK, SESSION, "start", "repeat", *COLUMNS]
     return pd.DataFrame(made, columns=names)
 
 
@@ -129,6 +129,7 @@ def _run(
         comparison.MODEL: group[comparison.MODEL],
         comparison.SERVER: group[comparison.SERVER],
         CHUNK: group[CHUNK],
+        SESSION: group[SESSION],
         "start": int(row["start"]),
         "repeat": int(row["repeat"]),
         "chunk_tokens": chunk,
@@ -156,14 +157,20 @@ def _run(
 
 
 def _fit(runs: pd.DataFrame) -> dict[str, Any]:
-    """Least squares of max ITL on min(chunk, input): slope in ms a token with its t-interval, None under 3
-    sizes."""
+    """Least squares of max ITL on min(chunk, input): slope in ms a token with its t-interval, None under 3 sizes.
+
+    One value a server start, the mean over its repeats: they share the server, so that each of them alone would
+    make the interval too narrow. A mean of largest values averages no percentile.
+    """
     known = runs.dropna(subset=["itl_max_ms", "chunk_tokens"])
-    x, y = known["chunk_tokens"].astype(float).to_numpy(), known["itl_max_ms"].astype(float).to_numpy()
+    starts = known.astype({"itl_max_ms": float, "chunk_tokens": float}).groupby([CHUNK, SESSION], sort=False)
+    values = starts[["chunk_tokens", "itl_max_ms"]].mean()
+    x, y = values["chunk_tokens"].to_numpy(), values["itl_max_ms"].to_numpy()
     rates = runs["prefill_rate_tok_s"].dropna().astype(float)
     rate = float(rates.median()) if len(rates) else None
+    counts = {"sizes": len(set(x)), "starts": len(x), "runs": len(known), "rate": rate}
     if len(set(x)) < 3:
-        return {"slope_ms_per_token": None, "sizes": len(set(x)), "runs": len(x), "rate": rate}
+        return {"slope_ms_per_token": None, **counts}
     fit = scipy.stats.linregress(x, y)
     half = float(scipy.stats.t.ppf((1 + LEVEL) / 2, len(x) - 2)) * float(fit.stderr)
     slope = float(fit.slope)
@@ -174,9 +181,7 @@ def _fit(runs: pd.DataFrame) -> dict[str, Any]:
         "intercept_ms": float(fit.intercept),
         "r2": float(fit.rvalue) ** 2,
         "expected_ms_per_token": 1000 / rate if rate else None,
-        "sizes": len(set(x)),
-        "runs": len(x),
-        "rate": rate,
+        **counts,
     }
 
 
@@ -188,6 +193,7 @@ def _fit_table(fits: list[dict[str, Any]], name: str) -> Table:
         "r2": ("1", CALCULATED),
         "rate": ("tok/s", MEASURED),
         "sizes": ("", MEASURED),
+        "starts": ("", MEASURED),
         "runs": ("", MEASURED),
     }
     ends = ("slope_ms_per_token_low", "slope_ms_per_token_high")

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from servelab import stats, variance
+from servelab import pooled, stats, variance
 from servelab.claims import NOT_MEASURED, Analysis, Finding
 from servelab.experiments.base import StudyData
 from servelab.records import PointRecord
-from servelab.request_times import RequestTimes, request_times
 
 Settings = dict[str, Any]
 DIFFERENT, SAME, UNKNOWN = "different", "same", "unknown"
@@ -131,17 +130,6 @@ def level(rows: pd.DataFrame, column: str) -> Level:
     return Level(repeats.value, repeats.low, repeats.high, count, 1)
 
 
-def pooled_times(
-    data: StudyData, rows: pd.DataFrame, roles: tuple[str, ...] = ("measured",)
-) -> list[tuple[PointRecord, RequestTimes]]:
-    """Each point's record with the times of its successful requests of these roles."""
-    records = [data.load(row) for row in each_row(rows)]
-    return [
-        (record, request_times(record.requests, roles, record.meta.spec["workload"].get("kind") == "open"))
-        for record in records
-    ]
-
-
 def percentile_level(values_ms: np.ndarray, q: float, rows: pd.DataFrame) -> Level:
     """A percentile of pooled requests with its order-statistic interval (None where there are too few)."""
     points, starts = len(rows), int(rows["session_id"].nunique())
@@ -155,7 +143,7 @@ def ttft_level(data: StudyData, rows: pd.DataFrame, q: float = 50) -> Level:
     """TTFT percentile in ms over all successful requests of the points."""
     if not len(rows):
         return Level()
-    times = [times.ttft_s for _, times in pooled_times(data, rows)]
+    times = [times.ttft_s for _, times in pooled.points_times(data, rows)]
     return percentile_level(1000 * np.concatenate(times), q, rows)
 
 
@@ -163,9 +151,12 @@ def repeatability(data: StudyData, model: object, column: str) -> variance.Compo
     """Variance of a quantity within and between starts as the study's repeatability experiment has it.
 
     None from fewer than three starts: one degree of freedom makes every interval so wide that it says nothing.
+    None for the time to ready: of those starts one found the compile cache empty and the others did not.
     """
+    if column == "ready_s":
+        return None
     rows = data.usable(data.rows[(data.rows["kind"] == "repeatability") & (data.rows[MODEL] == model)])
-    for _, same in groups(rows, ("workload",)):
+    for _, same in groups(rows, ("options", "workload")):
         values = {start: each for start, each in by_start(same, column).items() if min(each) > 0}
         if len(values) > 2:
             return variance.log_components(values)
@@ -173,14 +164,26 @@ def repeatability(data: StudyData, model: object, column: str) -> variance.Compo
 
 
 def compare(data: StudyData, base: pd.DataFrame, other: pd.DataFrame, column: str) -> Comparison | None:
-    """Ratio other ÷ base of a positive quantity; None where one side has no value above zero."""
+    """Ratio other ÷ base of a positive quantity; None where one side has no value above zero.
+
+    By geometric means over starts; a start's percentile is that of all its requests together.
+    """
     sides = [by_start(rows, column) for rows in (base, other)]
     if not all(sides) or any(value <= 0 for side in sides for each in side.values() for value in each):
         return None
+    if len({*base["machine_id"].dropna(), *other["machine_id"].dropna()}) > 1:
+        return None  # a difference between machines is none between settings
     known = repeatability(data, base[MODEL].iloc[0], column)
-    ratio = variance.ratio_interval(sides[0], sides[1], known)
-    means = [float(np.exp(np.mean([np.mean(np.log(each)) for each in side.values()]))) for side in sides]
-    return Comparison(means[0], means[1], ratio)
+    of_starts = None
+    if column in pooled.PERCENTILES:
+        found = [pooled.of_starts(data, rows, column) for rows in (base, other)]
+        if found[0] is None or found[1] is None:
+            return None
+        of_starts = (found[0], found[1])
+    means = [variance.geometric_mean(side, of_starts and of_starts[i]) for i, side in enumerate(sides)]
+    return Comparison(
+        means[0], means[1], variance.ratio_interval(sides[0], sides[1], known, of_starts=of_starts)
+    )
 
 
 def against_first(

@@ -25,7 +25,7 @@ class Config(Experiment):
 
 
 def expand(config: Config) -> list[ServerPlan]:
-    """One server with and one without graphs, each concurrency on each. Raises ValueError naming the key."""
+    """One server with and one without graphs, each concurrency on each. Raises BadValueError."""
     workloads.numbers(1, concurrency=config.concurrency, requests_per_slot=config.requests_per_slot)
     workloads.numbers(1, input_tokens=config.input_tokens, output_tokens=config.output_tokens)
     loads = tuple(
@@ -51,7 +51,7 @@ def analyse(data: StudyData, name: str, config: Config) -> Analysis:
     rows = comparison.experiment_rows(data, name, (EAGER,))
     usable = data.usable(rows)
     graphs = {group[EAGER]: _captured(data, same) for group, same in comparison.groups(usable, (EAGER,))}
-    table = load_table.load_table(data, rows, (EAGER,), name, drop=("capacity_requests", "kv_cache_tokens"))
+    table = load_table.load_table(data, rows, (EAGER,), name, drop=(*load_table.CAPACITY, "kv_cache_tokens"))
     table = _with_graphs(table, graphs)
     findings = comparison.failed_settings(rows, name, lambda row: f"enforce_eager={row[EAGER]}")
     what = "graphs" if graphs.get(False) else "compiled"

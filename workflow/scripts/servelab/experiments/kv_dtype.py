@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from servelab.claims import Analysis, Finding
+from servelab.config.errors import BadValueError
 from servelab.config.schema import Experiment
 from servelab.experiments import comparison, load_table, workloads
 from servelab.experiments.base import ServerPlan, StudyData
@@ -35,7 +36,7 @@ class Config(Experiment):
 
 
 def expand(config: Config) -> list[ServerPlan]:
-    """One server for each KV dtype, both loads on each. Raises ValueError naming a senseless key."""
+    """One server for each KV dtype, both loads on each. Raises BadValueError."""
     workloads.numbers(1, output_tokens=config.output_tokens)
     workloads.numbers(1, short_requests=config.short_requests, long_requests=config.long_requests)
     workloads.numbers(1, short_concurrency=config.short_concurrency, long_concurrency=config.long_concurrency)
@@ -45,7 +46,8 @@ def expand(config: Config) -> list[ServerPlan]:
     dtypes = workloads.settings("kv_cache_dtype", config.kv_cache_dtype)
     blocks = config.num_gpu_blocks_override
     if blocks and len(blocks) != len(dtypes):
-        raise ValueError(f"num_gpu_blocks_override: {blocks!r} needs a value for each of {dtypes!r}, or none")
+        allowed = f"a value for each of {', '.join(dtypes)}, or none"
+        raise BadValueError("num_gpu_blocks_override", blocks, allowed)
     loads = tuple(
         workloads.closed(concurrency, input_tokens, config.output_tokens, requests)
         for concurrency, input_tokens, requests in (
@@ -54,7 +56,8 @@ def expand(config: Config) -> list[ServerPlan]:
         )
     )
     if loads[0][0] == loads[1][0]:
-        raise ValueError(f"long_input_tokens: the short and the long load are the same ({loads[0][0]})")
+        allowed = f"a load that is not the short one ({loads[0][0]})"
+        raise BadValueError("long_input_tokens", config.long_input_tokens, allowed)
     return [ServerPlan(loads, options_of(dtype, blocks[i : i + 1])) for i, dtype in enumerate(dtypes)]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from servelab import pooled
 from servelab.claims import CALCULATED, MEASURED, Table
 from servelab.experiments import comparison
 from servelab.experiments.base import StudyData
@@ -26,11 +27,14 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "preemptions": ("", MEASURED),
     "kv_cache_tokens": ("tokens", MEASURED),
     "capacity_requests": ("", CALCULATED),
+    "capacity_by_tokens": ("", CALCULATED),
     "ready_s": ("s", MEASURED),
     "requests_failed": ("", MEASURED),
     "points": ("", MEASURED),
     "starts": ("", MEASURED),
 }
+# In whole blocks, and KV tokens ÷ (input + output) as it is.
+CAPACITY = ("capacity_requests", "capacity_by_tokens")
 _WITH_ENDS = (
     "output_throughput_tok_s", "ttft_p50_ms", "ttft_p95_ms", "itl_p50_ms", "itl_p99_ms", "ready_s",
 )  # fmt: skip
@@ -63,6 +67,7 @@ def _row(data: StudyData, usable: pd.DataFrame, every: pd.DataFrame) -> dict[str
     cells |= {"points": throughput.points, "starts": throughput.starts, **_ready(usable).cells("ready_s")}
     cells |= {column: _mean(usable, column) for column in ("running_mean", "waiting_mean", "preemptions")}
     cells |= {column: _first(usable, column) for column in ("kv_cache_tokens", "capacity_requests")}
+    cells["capacity_by_tokens"] = _capacity_by_tokens(usable)
     cells["waiting_max"] = _largest(usable, "waiting_max")
     cells["requests_failed"] = int(pd.to_numeric(every["requests_failed"]).fillna(0).sum())
     return cells | _latencies(data, usable)
@@ -71,12 +76,20 @@ def _row(data: StudyData, usable: pd.DataFrame, every: pd.DataFrame) -> dict[str
 def _latencies(data: StudyData, usable: pd.DataFrame) -> dict[str, object]:
     if not len(usable):
         return {}
-    times = [times for _, times in comparison.pooled_times(data, usable)]
+    times = [times for _, times in pooled.points_times(data, usable)]
     ttft_ms = 1000 * np.concatenate([each.ttft_s for each in times])
     cells: dict[str, object] = {}
     for q in (50, 95):
         cells |= comparison.percentile_level(ttft_ms, q, usable).cells(f"ttft_p{q}_ms")
     return cells | itl_cells(times)
+
+
+def _capacity_by_tokens(usable: pd.DataFrame) -> float | None:
+    """KV-cache tokens ÷ (input + output tokens) of the rows' one load, whatever the size of a block."""
+    tokens = _first(usable, "kv_cache_tokens")
+    lengths = [_first(usable, column) for column in ("input_tokens", "output_tokens")]
+    each = sum(length for length in lengths if length is not None)
+    return tokens / each if tokens is not None and each > 0 else None
 
 
 def _ready(usable: pd.DataFrame) -> Level:

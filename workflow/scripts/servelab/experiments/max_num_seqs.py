@@ -24,7 +24,7 @@ class Config(Experiment):
 
 
 def expand(config: Config) -> list[ServerPlan]:
-    """One server for each cap, the same load on each. Raises ValueError naming a senseless key."""
+    """One server for each cap, the same load on each. Raises BadValueError."""
     workloads.numbers(1, max_num_seqs=config.max_num_seqs, requests_per_slot=config.requests_per_slot)
     workloads.numbers(1, concurrency=config.concurrency, input_tokens=config.input_tokens)
     workloads.numbers(1, output_tokens=config.output_tokens)

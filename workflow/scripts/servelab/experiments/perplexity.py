@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from servelab import stats
 from servelab.canonical import path_number
 from servelab.claims import CALCULATED, MEASURED, NOT_MEASURED, Analysis, Finding, Table
+from servelab.config.errors import BadValueError
 from servelab.config.schema import Experiment
 from servelab.experiments import comparison, workloads
 from servelab.experiments.base import ServerPlan, StudyData
@@ -42,14 +43,14 @@ class Config(Experiment):
 def expand(config: Config) -> list[ServerPlan]:
     """One server for each dtype and backend, prefix cache off: logprobs of cached tokens are not computed.
 
-    Raises ValueError naming the key of a value that makes no sense.
+    Raises BadValueError for a value that makes no sense.
     """
     workloads.numbers(1, segments=config.segments)
     workloads.numbers(2, segment_tokens=config.segment_tokens)
     if config.segment_tokens > MAX_SEGMENT_TOKENS:
-        raise ValueError(f"segment_tokens: {config.segment_tokens} is above {MAX_SEGMENT_TOKENS}")
+        raise BadValueError("segment_tokens", config.segment_tokens, f"at most {MAX_SEGMENT_TOKENS}")
     if not config.text:
-        raise ValueError("text: give pydoc_data.topics, a file, or wikitext-2")
+        raise BadValueError("text", config.text, "pydoc_data.topics, wikitext-2, or a UTF-8 text file")
     dtypes = workloads.settings("kv_cache_dtype", config.kv_cache_dtype)
     backends = workloads.settings("attention_backend", config.attention_backend)
     name = f"ppl-s{path_number(config.segments)}-t{path_number(config.segment_tokens)}"
@@ -76,6 +77,15 @@ def options_of(dtype: str, backend: str) -> dict[str, Option]:
 
 
 DTYPE, BACKEND = "kv_cache_dtype", "attention_backend"
+_OWN_CHOICE = "auto"  # the server's own choice of a backend, where its log does not name it
+_UNCHANGED: dict[str, Any] = dict.fromkeys(
+    ("change_against", "perplexity_change", "perplexity_change_low", "perplexity_change_high")
+)
+# Findings that hold for one backend, which is named where several were measured; the others name theirs themselves.
+_OF_ONE_BACKEND = (
+    "perplexity_partial", "perplexity_repeats", "perplexity_repeats_equal",
+    "perplexity_dtype_worse", "perplexity_dtype_same", "perplexity_dtype_better",
+)  # fmt: skip
 COLUMNS = {
     "perplexity": ("1", MEASURED),
     "perplexity_change": ("%", CALCULATED),
@@ -86,8 +96,9 @@ COLUMNS = {
 
 
 def analyse(data: StudyData, name: str, config: Config) -> Analysis:
-    """Perplexity of each point; the same setting twice; dtypes and backends against the first, segment by segment.
+    """Perplexity of each point; the same setting twice; dtypes on one backend and backends at one dtype.
 
+    Differences are of segments, in pairs. Where the server took another backend for another dtype, both changed.
     Points are compared only if all their segments were scored and their token ids have the same digest; where
     digests differ, nothing is compared and that is said.
     """
@@ -96,17 +107,23 @@ def analyse(data: StudyData, name: str, config: Config) -> Analysis:
         return missing
     rows = comparison.experiment_rows(data, name, (DTYPE, BACKEND, "enable_prefix_caching"))
     points = [_point(data, row) for row in comparison.each_row(data.usable(rows))]
-    frame = pd.DataFrame([{k: v for k, v in point.items() if k != "nll"} for point in points])
     table_id = f"{name}_points"
     findings = comparison.failed_settings(rows, name, _setting)
-    for _, same in comparison.groups(frame, (comparison.MODEL, comparison.SERVER)):
-        chosen = [points[i] for i in same.index]
-        findings += _conclusions(chosen, name, table_id)
-        for i, change in zip(same.index, _changes(chosen), strict=True):
-            frame.loc[i, ["perplexity_change", "perplexity_change_low", "perplexity_change_high"]] = change
-    return Analysis(
-        KIND, name, tables=[Table(table_id, frame, COLUMNS, name, "perplexity")], findings=findings
-    )
+    for same in _by(points, comparison.MODEL, comparison.SERVER).values():
+        findings += _conclusions(same, name, table_id)
+        for point, change in zip(same, _changes(same), strict=True):
+            point.update(change)
+    frame = pd.DataFrame([{k: v for k, v in point.items() if k != "nll"} for point in points])
+    table = Table(table_id, frame, COLUMNS, name, "perplexity")
+    return Analysis(KIND, name, tables=[table], findings=comparison.labelled(findings))
+
+
+def _by(points: list[dict[str, Any]], *names: str) -> dict[tuple[object, ...], list[dict[str, Any]]]:
+    """The points by equal values of these names, in order of appearance."""
+    found: dict[tuple[object, ...], list[dict[str, Any]]] = {}
+    for point in points:
+        found.setdefault(tuple(point[name] for name in names), []).append(point)
+    return found
 
 
 def _setting(row: Mapping[str, Any]) -> str:
@@ -124,15 +141,13 @@ def _point(data: StudyData, row: Mapping[str, Any]) -> dict[str, Any]:
     tokens = int(pc.sum(scored["scored_tokens"]).as_py() or 0)
     return {
         comparison.MODEL: row[comparison.MODEL],
-        comparison.SERVER: row[comparison.SERVER],
-        DTYPE: row[DTYPE],
+        comparison.SERVER: comparison.present(row[comparison.SERVER]),
+        DTYPE: comparison.present(row[DTYPE]),
         BACKEND: comparison.session_fact(record, "backend") or comparison.present(row[BACKEND]),
         "start": int(row["start"]),
         "repeat": int(row["repeat"]),
         "perplexity": math.exp(pc.sum(scored["nll"]).as_py() / tokens) if tokens else None,
-        "perplexity_change": None,
-        "perplexity_change_low": None,
-        "perplexity_change_high": None,
+        **_UNCHANGED,
         "segments_ok": scored.num_rows,
         "segments_asked": record.requests.num_rows,
         "scored_tokens": tokens,
@@ -159,14 +174,23 @@ def _whole(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [point for point in points if point["segments_ok"] == point["segments_asked"] > 0]
 
 
-def _changes(points: list[dict[str, Any]]) -> list[tuple[float | None, float | None, float | None]]:
-    """(change, low, high) in % of each point against the first one; missing for the first and the
-    incomparable."""
-    whole = _whole(points)
-    if not whole or not _comparable(points):
-        return [(None, None, None)] * len(points)
-    others = {id(point) for point in whole[1:]}
-    return [_change(whole[0], point) if id(point) in others else (None, None, None) for point in points]
+def _changes(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Cells of each point: its change in % against the first one on its backend, and that one's dtype.
+
+    Missing for the first itself and for what cannot be compared.
+    """
+    if not _comparable(points):
+        return [_UNCHANGED] * len(points)
+    bases = {backend: same[0] for (backend,), same in _by(_whole(points), BACKEND).items()}
+    compared = {id(point) for point in _whole(points)} - {id(base) for base in bases.values()}
+    found = []
+    for point in points:
+        cells: dict[str, Any] = dict(_UNCHANGED)
+        if id(point) in compared:
+            base = bases[point[BACKEND]]
+            cells = dict(zip(_UNCHANGED, (base[DTYPE], *_change(base, point)), strict=True))
+        found.append(cells)
+    return found
 
 
 def _change(base: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[float, float | None, float | None]:
@@ -185,7 +209,7 @@ def _change(base: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[float, f
 def _conclusions(points: list[dict[str, Any]], name: str, table: str) -> list[Finding]:
     if not _comparable(points):
         texts = ", ".join(sorted({point["tokens_digest"][:8] or "none" for point in points}))
-        values = {"model": points[0][comparison.MODEL], "digests": texts}
+        values = {key: points[0][key] for key in (comparison.MODEL, comparison.SERVER)} | {"digests": texts}
         return [Finding("perplexity_void", values, NOT_MEASURED, name, (table,), weight=60)]
     whole = _whole(points)
     findings = [
@@ -195,13 +219,35 @@ def _conclusions(points: list[dict[str, Any]], name: str, table: str) -> list[Fi
         for point in points
         if point["segments_ok"] < point["segments_asked"]
     ]
-    settings: dict[tuple[object, object], list[dict[str, Any]]] = {}
-    for point in whole:
-        settings.setdefault((point[DTYPE], point[BACKEND]), []).append(point)
-    firsts = [same[0] for same in settings.values()]
-    findings += [_repeated(same, name, table) for same in settings.values() if len(same) > 1]
-    findings += [_against(firsts[0], other, name, table) for other in firsts[1:]]
+    settings = _by(whole, DTYPE, BACKEND).values()
+    findings += [_repeated(same, name, table) for same in settings if len(same) > 1]
+    findings += [_against(*pair, name, table) for pair in _pairs([same[0] for same in settings])]
+    if len(_by(points, BACKEND)) > 1:
+        findings = [_on_backend(one) if one.template in _OF_ONE_BACKEND else one for one in findings]
     return findings
+
+
+def _pairs(firsts: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """(base, other) of the settings' first points, of which one thing differs; both only where it cannot be had.
+
+    On each backend the dtypes against its first one, at each dtype the backends against its first one. A backend
+    whose first dtype is on no other one (the server chose it for that dtype) is compared with the first of all.
+    """
+    on_backend, at_dtype = (
+        [(same[0], other) for same in _by(firsts, name).values() for other in same[1:]]
+        for name in (BACKEND, DTYPE)
+    )
+    elsewhere = {id(point) for pair in at_dtype for point in pair}
+    bases = [same[0] for same in _by(firsts, BACKEND).values()]
+    apart = [(bases[0], other) for other in bases[1:] if id(other) not in elsewhere]
+    return on_backend + at_dtype + apart
+
+
+def _on_backend(finding: Finding) -> Finding:
+    """The finding with its backend beside every dtype that its text names: fp8 (FLASHINFER)."""
+    backend = finding.values["backend"]
+    named = {key: f"{finding.values[key]} ({backend})" for key in ("dtype", "first") if key in finding.values}
+    return replace(finding, values={**finding.values, **named})
 
 
 def _repeated(same: list[dict[str, Any]], name: str, table: str) -> Finding:
@@ -214,16 +260,15 @@ def _repeated(same: list[dict[str, Any]], name: str, table: str) -> Finding:
 
 
 def _against(base: Mapping[str, Any], other: Mapping[str, Any], name: str, table: str) -> Finding:
-    """Another dtype or backend against the first: worse, not to be told apart, or better and then
-    unexplained."""
+    """Another dtype, backend, or both: worse, not to be told apart, or better (of a dtype: unexplained)."""
     change, low, high = _change(base, other)
-    quantised = base[DTYPE] != other[DTYPE]
+    quantised, moved = base[DTYPE] != other[DTYPE], base[BACKEND] != other[BACKEND]
     unclear = low is None or high is None or low <= 0 <= high
     outcome = "same" if unclear else "worse" if change > 0 else "better"
     values = {
         **_named(other),
         "first": base[DTYPE],
-        "first_backend": base[BACKEND] or "",
+        "first_backend": base[BACKEND] or _OWN_CHOICE,
         "base": base["perplexity"],
         "other": other["perplexity"],
         "change": change / 100,
@@ -231,15 +276,17 @@ def _against(base: Mapping[str, Any], other: Mapping[str, Any], name: str, table
         "high": None if high is None else high / 100,
         "segments": other["segments_ok"],
     }
-    template = f"perplexity_{'dtype' if quantised else 'backend'}_{outcome}"
-    return Finding(template, values, MEASURED, name, (table,), weight=50 if quantised else 30)
+    what = "both" if quantised and moved else "dtype" if quantised else "backend"
+    weight = {"dtype": 50, "both": 40, "backend": 30}[what]
+    return Finding(f"perplexity_{what}_{outcome}", values, MEASURED, name, (table,), weight)
 
 
 def _named(point: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "model": point[comparison.MODEL],
+        comparison.SERVER: point[comparison.SERVER],
         "dtype": point[DTYPE],
-        "backend": point[BACKEND] or "",
+        "backend": point[BACKEND] or _OWN_CHOICE,
         "text": point["text"],
     }
 

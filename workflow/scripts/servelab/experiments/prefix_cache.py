@@ -1,6 +1,6 @@
 """E6: what does the prefix cache save where prompts share a beginning, and cost where they do not?"""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,12 +90,14 @@ def analyse(data: StudyData, name: str, config: Config) -> Analysis:
         return missing
     rows = comparison.experiment_rows(data, name, (CACHE,))
     usable = data.usable(rows)
-    single = _one_by_one(data, usable[_alone(usable, config)], name)
+    alone = usable[_alone(usable, config)]
+    single = _one_by_one(data, alone, name)
     busy = rows[~_alone(rows, config)]
-    cost = load_table.load_table(data, busy, (CACHE,), name, drop=("ready_s", "capacity_requests"))
+    cost = load_table.load_table(data, busy, (CACHE,), name, drop=("ready_s", *load_table.CAPACITY))
     counters = _counters(usable, name)
     findings = comparison.failed_settings(rows, name, lambda row: f"{CACHE}={row[CACHE]}")
-    findings += _hit_findings(single, name) + _cost_findings(data, data.usable(busy), name, cost.id)
+    findings += _hit_findings(single, name) + _unshared_findings(data, alone, name, single.id)
+    findings += _cost_findings(data, data.usable(busy), name, cost.id)
     findings += _counter_findings(counters, name)
     return Analysis(KIND, name, tables=[single, cost, counters], findings=comparison.labelled(findings))
 
@@ -158,7 +160,7 @@ def _cells(values: list[tuple[float, float]], rows: pd.DataFrame) -> dict[str, A
 
 
 def _hit_findings(single: Table, name: str) -> list[Finding]:
-    """Miss against hit with the cache on; unshared prompts with the cache on against off."""
+    """Miss against hit with the cache on."""
     findings = []
     for group, same in comparison.groups(single.frame, (comparison.MODEL, comparison.SERVER)):
         cells = {(row[CACHE], row["request"]): row for row in comparison.each_row(same)}
@@ -168,12 +170,6 @@ def _hit_findings(single: Table, name: str) -> list[Finding]:
             values |= {"misses": cells[True, MISS]["requests"], "hits": cells[True, HIT]["requests"]}
             template = "prefix_cache_hit" if hit < miss else "prefix_cache_no_gain"
             findings.append(Finding(template, values, MEASURED, name, (single.id,), weight=50))
-        on, off = _p50(cells, True, UNSHARED), _p50(cells, False, UNSHARED)
-        if on is not None and off is not None:
-            apart = _apart(cells[True, UNSHARED], cells[False, UNSHARED])
-            values = {**group, "on": on, "off": off, "change": on / off - 1}
-            template = "prefix_cache_unshared_" + {True: "apart", False: "overlap", None: "unknown"}[apart]
-            findings.append(Finding(template, values, MEASURED, name, (single.id,), weight=20))
     return findings
 
 
@@ -182,20 +178,31 @@ def _p50(cells: Mapping[tuple[Any, Any], Mapping[str, Any]], on: bool, kind: str
     return None if value is None else float(value)
 
 
-def _apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool | None:
-    """Whether the intervals of two percentiles lie apart; None where one of them has none."""
-    ends = [comparison.present(row[f"ttft_p50_ms{end}"]) for row in (a, b) for end in ("_low", "_high")]
-    if any(end is None for end in ends):
-        return None
-    return bool(ends[0] > ends[3] or ends[1] < ends[2])
+def _unshared_findings(data: StudyData, alone: pd.DataFrame, name: str, table: str) -> list[Finding]:
+    """TTFT of unshared prompts, one at a time, with the cache on over off."""
+    unshared = alone[~(alone["shared_prefix_tokens"].astype(float) > 0)]
+    findings = []
+    for group, off, on in _off_and_on(unshared, (comparison.MODEL, comparison.SERVER)):
+        found = comparison.compare(data, off, on, "ttft_p50_ms")
+        if found is not None:
+            findings.append(comparison.compared("prefix_cache_unshared", found, group, name, (table,), 20))
+    return findings
+
+
+def _off_and_on(
+    rows: pd.DataFrame, within: Sequence[str]
+) -> Iterator[tuple[comparison.Settings, pd.DataFrame, pd.DataFrame]]:
+    """(group, rows with the cache off, rows with it on) of each group that has both: off is a ratio's base."""
+    ordered = rows.sort_values(CACHE, kind="stable")
+    for group, _, off, _, on in comparison.against_first(ordered, within, CACHE):
+        yield group, off, on
 
 
 def _cost_findings(data: StudyData, usable: pd.DataFrame, name: str, table: str) -> list[Finding]:
     """Throughput and TTFT with the cache on over off, where nothing is shared."""
     findings = []
-    usable = usable.sort_values(CACHE, kind="stable")  # off first: the base of the ratio
     within = (comparison.MODEL, comparison.SERVER, *load_table.LOAD)
-    for group, _, off, _, on in comparison.against_first(usable, within, CACHE):
+    for group, off, on in _off_and_on(usable, within):
         for column, template in (
             ("output_throughput_tok_s", "prefix_cache_cost_throughput"),
             ("ttft_p50_ms", "prefix_cache_cost_ttft"),

@@ -4,6 +4,7 @@ import math
 
 import pandas as pd
 
+from servelab import stats
 from servelab.claims import Analysis, Figure
 from servelab.figures.series import Series, frame_of, id_of, means_of, middle_points, series_of, sound
 from servelab.figures.style import Chart, Rule, Style
@@ -168,7 +169,7 @@ def _values(found: list[Series], analysis: Analysis) -> dict[str, object]:
         "best_at": float(best["concurrency"]),
         "knee": float(knees.iloc[0]) if len(knees) else None,
         "capacity": float(capacity.median()) if len(capacity) else None,
-        "ttft_low": float(rows[rows["concurrency"] == low]["ttft_p50_ms"].median()),
-        "ttft_high": float(rows[rows["concurrency"] == high]["ttft_p50_ms"].median()),
+        "ttft_low": stats.middle(rows[rows["concurrency"] == low]["ttft_p50_ms"].dropna()),
+        "ttft_high": stats.middle(rows[rows["concurrency"] == high]["ttft_p50_ms"].dropna()),
         "waiting": float(rows[rows["concurrency"] == high]["waiting_mean"].astype(float).mean()),
     }

@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from servelab import stats
 from servelab.claims import Analysis, Figure
 from servelab.figures.series import Series, frame_of, id_of, middle_points, series_of, sound
 from servelab.figures.style import Chart, Style
@@ -23,8 +24,8 @@ def figures(analysis: Analysis, style: Style) -> list[Figure]:
         "points": len(rows),
         "low": float(low),
         "high": float(high),
-        "ttft_low": float(good[good["rate_rps"] == low]["ttft_p95_ms"].astype(float).median()),
-        "ttft_high": float(good[good["rate_rps"] == high]["ttft_p95_ms"].astype(float).median()),
+        "ttft_low": stats.middle(good[good["rate_rps"] == low]["ttft_p95_ms"].dropna()),
+        "ttft_high": stats.middle(good[good["rate_rps"] == high]["ttft_p95_ms"].dropna()),
     }
     table = id_of(analysis, "open_loop") or "points"
     name = f"{analysis.experiment or analysis.kind}-rates"

@@ -1,7 +1,8 @@
-"""E10 drawn: every repeat against the mean of all, start by start; the study's tolerance as a band."""
+"""E10 drawn: every repeat against the middle one of all, start by start; the study's tolerance as a band."""
 
 import pandas as pd
 
+from servelab import stats
 from servelab.claims import Analysis, Figure
 from servelab.figures.series import SHAPE, frame_of, id_of
 from servelab.figures.style import Chart, Rule, Style, alt
@@ -47,10 +48,11 @@ def _figure(rows: pd.DataFrame, analysis: Analysis, style: Style, number: int) -
 
 
 def _panel(rows: pd.DataFrame, metric: str, analysis: Analysis, style: Style) -> Chart:
-    sound = rows[rows["verdict"] != "invalid"][metric].astype(float)
-    mean = float(sound.mean()) if len(sound) else float(rows[metric].astype(float).mean())
+    known = rows[rows[metric].notna()]
+    believed = known[known["verdict"] != "invalid"]
+    middle = stats.middle((believed if len(believed) else known)[metric]) or 1.0
     frame = rows.assign(
-        relative=100 * (rows[metric].astype(float) / mean - 1),
+        relative=100 * (rows[metric].astype(float) / middle - 1),
         start=[f"{int(start)}" for start in rows["start"]],
     )
     height = 190
@@ -66,15 +68,16 @@ def _panel(rows: pd.DataFrame, metric: str, analysis: Analysis, style: Style) ->
     tolerance = _tolerance(analysis)
     low, high = (None, None) if tolerance is None else (-100 * tolerance, 100 * tolerance)
     layers.insert(0, style.rules(y, [Rule(0.0, "", low, high, "muted")], height))
-    means = frame[frame["verdict"] != "invalid"].groupby("start", as_index=False)["relative"].mean()
-    tick = alt.Chart(means).mark_tick(thickness=2, width=22, color=style.colour_of("default"))
+    each = frame[(frame["verdict"] != "invalid") & frame["relative"].notna()]
+    middles = each.groupby("start", as_index=False)[["relative"]].quantile(0.5, interpolation="lower")
+    tick = alt.Chart(middles).mark_tick(thickness=2, width=22, color=style.colour_of("default"))
     layers.append(tick.encode(x=x, y=y))
     return style.panel(*layers, height=height, width=style.panel_width(3) if not style.narrow else 0)
 
 
 def _spread(rows: pd.DataFrame, metric: str) -> float | None:
     values = rows[rows["verdict"] != "invalid"][metric].dropna().astype(float)
-    return float((values.max() - values.min()) / values.mean()) if len(values) > 1 else None
+    return float((values.max() - values.min()) / (stats.middle(values) or 1.0)) if len(values) > 1 else None
 
 
 def _first(rows: pd.DataFrame, column: str) -> float | None:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from servelab import stats
 from servelab.claims import Analysis
 from servelab.figures.style import Style
+from servelab.summary import without_bare_tails
 
 SHAPE = ("model", "slug", "input_tokens", "output_tokens")
 MOST_PANELS = 6
@@ -55,16 +55,6 @@ def frame_of(analysis: Analysis, template: str) -> pd.DataFrame | None:
 def id_of(analysis: Analysis, template: str) -> str:
     """A table's id by template or id, "" if there is none."""
     return next((t.id for t in analysis.tables if template in (t.template, t.id)), "")
-
-
-def without_bare_tails(points: pd.DataFrame) -> pd.DataFrame:
-    """The points with p99 missing where the requests (gaps) are too few for its interval: it is not drawn either."""
-    shown = points.copy()
-    for metric in ("ttft", "itl"):
-        if {f"{metric}_p99_ms", f"{metric}_n"} <= set(shown):
-            few = pd.to_numeric(shown[f"{metric}_n"]).fillna(0) < stats.requests_needed(99)
-            shown[f"{metric}_p99_ms"] = shown[f"{metric}_p99_ms"].mask(few)
-    return shown
 
 
 def series_of(points: pd.DataFrame, axis: str) -> list[Series]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from servelab import stats
 from servelab.report.front import Counts
 from servelab.report.sections import SectionView
 from servelab.report.words import Words
@@ -126,11 +127,11 @@ def queue(points: pd.DataFrame) -> dict[str, Any] | None:
     return {
         "low": float(low),
         "high": float(high),
-        "low_ttft": float(a["ttft_p50_ms"].median()),
-        "high_ttft": float(b["ttft_p50_ms"].median()),
-        "waiting": float(b["waiting_mean"].median()) if b["waiting_mean"].notna().any() else None,
-        "low_tps": float(a["output_throughput_tok_s"].median()),
-        "high_tps": float(b["output_throughput_tok_s"].median()),
+        "low_ttft": stats.middle(a["ttft_p50_ms"]),
+        "high_ttft": stats.middle(b["ttft_p50_ms"]),
+        "waiting": float(b["waiting_mean"].mean()) if b["waiting_mean"].notna().any() else None,
+        "low_tps": float(a["output_throughput_tok_s"].mean()),
+        "high_tps": float(b["output_throughput_tok_s"].mean()),
     }
 
 

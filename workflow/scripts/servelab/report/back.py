@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from servelab import field_notes
+from servelab import field_notes, stats
 from servelab.claims import MEASURED, NOT_MEASURED, Analysis, Table
 from servelab.references import Counterpart, Reference
 from servelab.report.cells import figure
@@ -78,8 +78,7 @@ def reference_view(
     """Each id of a reference beside the study's counterpart."""
     view = ReferenceView(name, total=len(rows))
     for row in rows:
-        matcher = field_notes.MATCHERS.get(row.id)
-        found = matcher(analyses, points) if matcher else None
+        found = field_notes.beside(row, analyses, points)
         if found is None:
             view.missing.append(row.id)
         else:
@@ -179,10 +178,11 @@ def study_value(metric: str, analyses: Sequence[Analysis], points: pd.DataFrame)
     """A value of the study by name; None if it has none.
 
     metric: an id of the field notes (L05), or a column of the points with conditions, comma-separated:
-    `ttft_p50_ms where concurrency=32, input_tokens=512`. Several points: their median.
+    `ttft_p50_ms where concurrency=32, input_tokens=512`. Several points: the lower middle one; points of several
+    models have none in common, and a condition must name one (`model=qwen3-0.6b`).
     """
     if metric in field_notes.MATCHERS:
-        found = field_notes.MATCHERS[metric](analyses, points)
+        found = field_notes.counterpart(metric, analyses, points)
         return None if found is None else found.value
     column, _, conditions = metric.partition(" where ")
     rows = points[(points["status"] == "ok") & (points["verdict"] != "invalid")]
@@ -191,10 +191,10 @@ def study_value(metric: str, analyses: Sequence[Analysis], points: pd.DataFrame)
         if name not in rows:
             return None
         rows = rows.loc[[i for i, value in rows[name].items() if _same(value, wanted)]]
-    if column.strip() not in rows:
+    if column.strip() not in rows or rows["model"].nunique() > 1:
         return None
     values = rows[column.strip()].dropna()
-    return float(values.median()) if len(values) else None
+    return stats.middle(values)
 
 
 def _same(value: object, wanted: str) -> bool:

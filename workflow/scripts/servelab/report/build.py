@@ -16,8 +16,9 @@ from servelab.records import write_atomically
 from servelab.report import answers, back, doubts, front
 from servelab.report.page import render
 from servelab.report.sections import LAST_KINDS, Sections, SectionView, drawer
-from servelab.report.tables import read_analyses, read_points
+from servelab.report.tables import LOADS, read_analyses, read_loads, read_points
 from servelab.report.words import Words
+from servelab.summary import without_bare_tails
 
 _BEFORE = ("questions", "environment")
 _AFTER = ("reference", "answers", "evidence", "missing", "versions", "provenance", "cite")
@@ -52,21 +53,28 @@ def build(folder: Path, out_html: Path, figures_dir: Path, language: str | None 
     words = Words.of(language or study_language(info))
     figures_dir.mkdir(parents=True, exist_ok=True)
     beside = figures_dir.name if figures_dir.parent == out_html.parent else ""
+    studies: tuple[compare.Measured, compare.Measured] | None = None
+    older = ""
     other = _other_study(folder, info)
-    report = paper(analyses, info, points, words, figures_dir, beside, other)
+    if other is not None and (other / f"{LOADS}.arrow").exists():
+        this = compare.Measured(str(info.get("study", "")), info, points, read_loads(folder))
+        studies = (compare.read(other), this)
+    elif other is not None:
+        older = other.parent.name
+    report = paper(analyses, info, points, words, figures_dir, beside, studies, older)
     for file in sorted(folder.glob("*.csv")):
         shutil.copyfile(file, figures_dir / file.name)
     write_atomically(out_html, report.html.encode("utf-8"))
     return report
 
 
-def _other_study(folder: Path, info: Mapping[str, Any]) -> compare.Measured | None:
-    """The study that the config names as its reference, if it is no reference table and lies beside this one."""
+def _other_study(folder: Path, info: Mapping[str, Any]) -> Path | None:
+    """Tables of the study that the config names as its reference, if that is none of notes and lies beside this one."""
     name = str(((info.get("config") or {}).get("report") or {}).get("reference") or "")
     if not re.fullmatch(r"[A-Za-z0-9._-]+", name) or (references.FOLDER / f"{name}.csv").exists():
         return None
     tables = folder.parent.parent / name / folder.name
-    return compare.read(tables) if (tables / "points.arrow").exists() else None
+    return tables if (tables / "points.arrow").exists() else None
 
 
 def study_language(info: Mapping[str, Any]) -> str:
@@ -82,14 +90,16 @@ def paper(
     words: Words,
     figures_dir: Path | None = None,
     beside: str = "",
-    other: compare.Measured | None = None,
+    studies: tuple[compare.Measured, compare.Measured] | None = None,
+    older: str = "",
 ) -> Report:
     """The paper as HTML.
 
-    figures_dir: where SVG and PNG files go, None for no files. other: the study that the config names as the
-    reference, in place of a reference table.
+    figures_dir: where SVG and PNG files go, None for no files. studies: the study that the config names as the
+    reference, and this one; in place of a reference table. older: such a study whose tables must be made again.
     """
     config = info.get("config") or {}
+    points = without_bare_tails(points)
     maker = Sections(words, points, figures_dir, beside)
     env = front.environment(info, maker)
     sections = [maker.section(analysis, drawer(analysis.kind)) for analysis in arranged(analyses)]
@@ -100,10 +110,11 @@ def paper(
     _unique_ids(sections)
     _add_listings(sections, analyses, info, words, figures_dir)
     against = None
-    if other is not None:
-        this = compare.Measured(str(info.get("study", "")), info, points)
-        against = maker.section(compare.analyse(other, this), drawer(compare.KIND))
-    reference, reference_absent = (None, "") if against else _reference(config, analyses, points, words)
+    if studies is not None:
+        against = maker.section(compare.analyse(*studies), drawer(compare.KIND))
+    reference, absent = (None, "") if against else _reference(config, analyses, points, words)
+    if older:
+        absent = words("reference.older", name=older)
     title = study_title(info, words)
     measured = info.get("measured") or []
     date = str(measured[-1] if measured else info.get("created") or "")[:10]
@@ -129,7 +140,7 @@ def paper(
         "env": env,
         "sections": sections,
         "reference": reference,
-        "reference_absent": reference_absent,
+        "reference_absent": absent,
         "reference_csv": "",
         "study_reference": against,
         "answers": answers.answers(points, sections, count, words),

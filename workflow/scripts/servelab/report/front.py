@@ -83,8 +83,9 @@ def how_sure(
         told = {sentence.text for sentence in said}
         best = next((s.text for s in repeats.sentences if s.text not in told), "")
         out.append((best or words("abstract.sure_repeats"), repeats.id, repeats.full_title))
-    key = "abstract.sure_one_machine" if count.machines <= 1 else "abstract.sure_machines"
-    out.append((words(key, n=count.machines), "", ""))
+    if count.machines:
+        key = "abstract.sure_one_machine" if count.machines == 1 else "abstract.sure_machines"
+        out.append((words(key, n=count.machines), "", ""))
     return out
 
 

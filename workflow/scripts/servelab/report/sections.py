@@ -128,7 +128,8 @@ class Sections:
         text = open_ends(
             self.words(f"findings.{finding.template}", values), self.words("status.not_measured")
         )
-        if self.points["model"].nunique() == 1:  # the only model need not be named in every sentence
+        only = self.points["model"].dropna().unique()  # the only model need not be named in every sentence
+        if len(only) == 1 and values.get("model") == only[0]:
             for mark in (", ", ": "):
                 text = without_start(text, f"{values.get('model')}{mark}")
         return Sentence(

@@ -2,6 +2,7 @@
 
     <id>.arrow, <id>.csv   one claims.Table; the Arrow file's metadata says what the columns are
     points.arrow, .csv     one row per point (summary.COLUMNS), written before the analysis
+    loads.arrow, .csv      one row per load, percentiles of all its requests (pooled.loads): what compares two studies
     analyses.json          the analyses in order: status, reason, ids of their tables, findings
     study.json             the study's info: config, versions, machines, server starts (made by study_info.py)
 
@@ -38,7 +39,7 @@ from servelab.claims import MEASURED, Analysis, Finding, Table
 from servelab.records import write_atomically
 
 SCHEMA_VERSION = 1
-POINTS = "points"
+POINTS, LOADS = "points", "loads"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
 _INFINITE = "servelab.infinite"
 
@@ -102,6 +103,17 @@ def read_points(folder: Path) -> pd.DataFrame:
     return read_table(folder / f"{POINTS}.arrow").frame
 
 
+def write_loads(folder: Path, rows: pd.DataFrame) -> list[Path]:
+    """Write the table of loads (pooled.loads)."""
+    units = {str(name): ("ms", MEASURED) for name in rows if str(name).endswith("_ms")}
+    return write_table(folder, Table(LOADS, rows, units))
+
+
+def read_loads(folder: Path) -> pd.DataFrame:
+    """One row per load. Raises BadTablesError."""
+    return read_table(folder / f"{LOADS}.arrow").frame
+
+
 def write_analyses(folder: Path, analyses: Sequence[Analysis], study_info: Mapping[str, Any]) -> list[Path]:
     """Write every table of the analyses, analyses.json and study.json; return the paths written.
 
@@ -109,7 +121,7 @@ def write_analyses(folder: Path, analyses: Sequence[Analysis], study_info: Mappi
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
-    seen: set[str] = {POINTS}
+    seen: set[str] = {POINTS, LOADS}
     for analysis in analyses:
         for table in analysis.tables:
             if table.id in seen:
