@@ -311,6 +311,19 @@ def test_no_server_options_for_a_server_that_already_runs(root: Path) -> None:
     assert planned(raw, root).engine.kind == "attach"
 
 
+def test_vocabulary_given_for_a_served_model_is_part_of_what_it_is(root: Path) -> None:
+    """It decides every prompt and no file says it; a model with files is known by them, as before."""
+
+    def fingerprint(engine: Any, **keys: Any) -> str:
+        raw = {**changed("models", [{"m": keys}]), "engine": engine}
+        return load({**raw, "server": {}}, root).models["m"].fingerprint
+
+    served = {"engine": {"url": "http://127.0.0.1:9"}, "source": "served", "path": "gpt"}
+    assert fingerprint(**served, vocab_size=1000) != fingerprint(**served, vocab_size=2000)
+    made = {"engine": "fake", "source": "dimensions", "path": "models/tiny"}
+    assert fingerprint(**made, vocab_size=500) == fingerprint(**made)
+
+
 def test_request_limit_follows_the_servers_own_option(root: Path) -> None:
     """max_model_len is read as vLLM reads it; without it the model's own limit holds."""
     assert [check.length(value) for value in (2048, "2048", "4k", "4K", "1.5k", "auto", -1, None, True)] == [

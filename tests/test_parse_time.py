@@ -112,6 +112,41 @@ def test_cut_points_are_seen_when_a_run_begins_and_failed_ones_on_request(projec
     plan.held.close()
 
 
+def test_only_a_config_without_a_study_means_the_default_one() -> None:
+    """Keys of the command line alone leave the default study; a file that forgot its name is no part of it."""
+    assert parse_time.is_default_study({})
+    assert parse_time.is_default_study({"retry_failed": True, "set": ["seed=2"]})
+    assert not parse_time.is_default_study({"models": ["tiny"], "retry_failed": True})
+    assert not parse_time.is_default_study(small_study())
+
+
+def test_an_archive_is_not_rebuilt_over_a_measured_study(project: Project, tmp_path: Path) -> None:
+    """A point of the same name's study is enough; tables of an earlier rebuilding are written again."""
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    (archive / "config.json").write_text('{"study": "small"}', encoding="utf-8")
+    tables = project.root / "results/small/tables/points.arrow"
+    tables.parent.mkdir(parents=True)
+    tables.touch()
+    assert parse_time.rebuilt_study(archive, project.root) == "small"
+    start = parse_time.plan(small_study(), project.root).starts[0]
+    path = project.root / start.path(start.points[0])
+    write_atomically(path, encode_point(record()))
+    with pytest.raises(FileExistsError, match="Rebuild in another clone of servelab") as told:
+        parse_time.rebuilt_study(archive, project.root)
+    assert str(path.relative_to(project.root)) in str(told.value)
+
+
+def test_a_run_that_makes_something_holds_the_folder(project: Project) -> None:
+    """One at a time, whichever command it is; one that only looks holds nothing."""
+    assert parse_time.hold_folder(project.root, ["snakemake", "rebuild", "-n"]) is None
+    held = parse_time.hold_folder(project.root, ["snakemake", "rebuild"])
+    assert held is not None
+    with pytest.raises(BlockingIOError, match="another run is at work"):
+        parse_time.hold_folder(project.root, ["snakemake", "all"])
+    held.close()
+
+
 @pytest.mark.parametrize(
     ("device", "measured"), [("cpu", True), ("rocm", True), ("tpu", False), ("other", False)]
 )

@@ -105,6 +105,17 @@ def test_misspelt_key_ends_a_run_with_the_hint(project: Project) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+def test_config_file_without_a_study_is_refused(project: Project) -> None:
+    """Its keys are not laid over the default study, to be measured under that one's name."""
+    project.write("mine.yaml", {key: value for key, value in study(seed=7).items() if key != "study"})
+    run = project.run("plan", "--configfile", "mine.yaml")
+    assert run.returncode != 0
+    assert "study: '' is not possible here" in run.output
+    assert "study small" not in run.output and "Traceback" not in run.output
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_second_run_in_the_same_folder_is_refused(project: Project) -> None:
     """While one run measures, another in the same folder says so and ends; looking is possible meanwhile."""
     project.fake["faults"] = [{"do": "slow_start", "s": 20}]

@@ -39,6 +39,7 @@ def with_engine(**changes: Any) -> ServerStart:
         with_engine(environment={"OMP_NUM_THREADS": "4"}),
         with_engine(preload=("libiomp5.so",)),
         with_engine(url="http://127.0.0.1:9"),
+        with_engine(python="", command=("numactl", "-N", "0", "vllm")),
     ],
 )
 def test_what_affects_the_measurement_changes_the_key(start: ServerStart) -> None:
@@ -76,6 +77,32 @@ def test_what_does_not_affect_the_measurement_leaves_the_key(start: ServerStart)
 def test_key_of_today_is_the_key_of_tomorrow() -> None:
     """A fixed point has a fixed key: code that moves every key would measure everybody's nights again."""
     assert START.key(POINT) == "d90623318e4e4e00e001cdc93d2b28ee"
+
+
+def test_every_word_of_a_command_is_part_of_the_key() -> None:
+    """Another image, GPU, pinning or variable in a command is another server; no command adds nothing to a key."""
+    words = ("docker", "run", "--gpus=0", "-e", "VLLM_USE_V2=1", "vllm/vllm-openai:v0.31.0")
+    starts = [with_engine(python="", command=(*words[:n], "other", *words[n + 1 :])) for n in range(6)]
+    starts.append(with_engine(python="", command=words))
+    assert len({start.key(POINT) for start in starts}) == len(starts)
+    assert len({json.dumps(start.server_identity()) for start in starts}) == len(starts)
+    assert "command" not in ENGINE.identity()
+
+
+def test_an_attached_servers_points_belong_to_their_study() -> None:
+    """An address does not say which server answers, so another study measures it; nothing else of the name counts."""
+    attached = with_engine(kind="attach", python="", url="http://127.0.0.1:9")
+    assert replace(attached, study="another").key(POINT) != attached.key(POINT)
+    assert replace(attached, slug="another-folder").key(POINT) == attached.key(POINT)
+
+
+def test_what_holds_requests_back_is_part_of_an_open_loops_key() -> None:
+    """max_concurrency delays an open loop's requests; a closed loop runs as asked or not at all, whatever it is."""
+    free = with_engine(kind="attach", python="", url="http://127.0.0.1:9")
+    held = replace(free, engine=replace(free.engine, max_concurrency=8))
+    opened = replace(POINT, workload=Workload(kind="open", rate_rps=2.0, input_tokens=8, output_tokens=4))
+    assert held.key(opened) != free.key(opened)
+    assert held.key(POINT) == free.key(POINT)
 
 
 def test_start_survives_json() -> None:

@@ -11,7 +11,8 @@ from snakemake.exceptions import WorkflowError
 from servelab import parse_time, signals
 from servelab.config.errors import ConfigError
 
-if "study" not in config:
+# A config file of one's own without `study` is one that lacks it: no other study is laid under it.
+if not workflow.overwrite_configfiles or parse_time.is_default_study(config):
 
     configfile: "config/config.yaml"
 
@@ -37,7 +38,13 @@ except BlockingIOError as error:
 STUDY = PLAN.study_name
 STARTS = PLAN.starts
 POINTS = PLAN.points
-TABLE_FILES = ("points.arrow", "points.csv", "loads.arrow", "analyses.json", "study.json")
+TABLE_FILES = (
+    "points.arrow",
+    "points.csv",
+    "loads.arrow",
+    "analyses.json",
+    "study.json",
+)
 TABLES = [f"results/{STUDY}/tables/{name}" for name in TABLE_FILES]
 REPORT = f"reports/{STUDY}.html"
 FIGURES = f"reports/{STUDY}"

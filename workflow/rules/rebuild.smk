@@ -1,16 +1,23 @@
 # Needs: the folder of an archived study (--config archive=FOLDER). Makes: its tables and its paper again, without a
-# server, an engine's environment or a model.
-import json
-import os
+# server, an engine's environment or a model, in a folder that has no measured study of that name.
 import sys
 
 sys.path.insert(0, f"{workflow.basedir}/workflow/scripts")
 
-ARCHIVE = config["archive"]
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+from servelab import parse_time
+
+ARCHIVE = str(config["archive"])
 PYTHON = sys.executable
 
-with open(os.path.join(ARCHIVE, "config.json"), encoding="utf-8") as file:
-    STUDY = json.load(file)["study"]
+try:
+    HELD = parse_time.hold_folder(Path(workflow.basedir), sys.argv)
+    STUDY = parse_time.rebuilt_study(Path(ARCHIVE), Path())
+except (BlockingIOError, FileExistsError) as error:
+    raise WorkflowError(str(error)) from None
 
 
 rule rebuild:

@@ -20,7 +20,7 @@ def main() -> int:
     except analysis_input.DamagedPointsError as error:
         print(f"[summarise] {error}", flush=True)
         return 1
-    rows = validity.judge(rows, source.load_row, source.model_cards(), source.study)
+    rows = validity.judge(rows, source.load_row, source.model_cards(), source.study, source.engine_limits)
     tables.write_points(folder, rows, COLUMNS)
     counts = rows["verdict"].value_counts()
     verdicts = ", ".join(f"{counts.get(name, 0)} {name}" for name in ("valid", "suspect", "invalid"))

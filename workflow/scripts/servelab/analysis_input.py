@@ -1,13 +1,14 @@
 """Where an analysis finds a study's points: in the project's results, or in an archived study's folder.
 
 An archive is a folder with `config.json`, `points/<experiment>/<server>/start-<n>/<point>.arrow` and
-`models/<name>/config.json`. It is read by schema, not by key: a later servelab may have other keys.
+`models/<name>/config.json`. It is read by schema, not by key: a later servelab may have other keys. What the plan
+called each point is in its `plan.json` (see `archived`); an archive without one goes by what the points say.
 """
 
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,22 @@ from servelab.records import BadPointError, PointRecord, read_point
 
 
 @dataclass(frozen=True)
+class Names:
+    """What the plan calls a point. Names are no part of a key, so a kept point may say others of itself."""
+
+    experiment: str
+    slug: str
+    point: str
+    model: str
+    model_path: str
+
+
+@dataclass(frozen=True)
 class Source:
-    """A study's points: path of each (relative to root) → its key, or None where the key is not asked for."""
+    """A study's points: path of each (relative to root) → its key, or None where the key is not asked for.
+
+    names: path → what the plan calls that point. engine_limits: what the study's engine says its machine can do.
+    """
 
     root: Path
     raw: Mapping[str, Any]
@@ -31,10 +46,28 @@ class Source:
     experiments: Mapping[str, Experiment]
     points: Mapping[str, str | None]
     model_folders: Mapping[str, Path]
+    names: Mapping[str, Names] = field(default_factory=dict)
+    engine_limits: Mapping[str, float] = field(default_factory=dict)
 
     def read(self, path: str) -> PointRecord:
-        """One point. Raises BadPointError."""
-        return read_point(self.root / path, self.points.get(path))
+        """One point, under the names that it has in this study. Raises BadPointError."""
+        record = read_point(self.root / path, self.points.get(path))
+        meta = replace(record.meta, study=self.study.study)
+        if (names := self.names.get(path)) is not None:
+            recorded = meta.start.get("model")
+            model = {
+                **(recorded if isinstance(recorded, Mapping) else {}),
+                "name": names.model,
+                "path": names.model_path,
+            }
+            meta = replace(
+                meta,
+                experiment=names.experiment,
+                slug=names.slug,
+                name=names.point,
+                start={**meta.start, "model": model},
+            )
+        return PointRecord(meta, record.requests, record.series)
 
     def load_row(self, row: Mapping[str, Any]) -> PointRecord:
         """The record of a row of the points table."""
@@ -82,10 +115,29 @@ def from_project(raw: Mapping[str, Any], root: Path) -> Source:
     """The points that a config asks for, in the project's results."""
     loaded = load(raw, root)
     points: dict[str, str | None] = {}
+    names: dict[str, Names] = {}
     for start in server_starts(loaded):
-        points |= {start.path(point): start.key(point) for point in start.points}
+        model = start.model
+        for point in start.points:
+            path = start.path(point)
+            points[path] = start.key(point)
+            experiment = point.experiment or start.experiment
+            names[path] = Names(experiment, start.slug, point.name, model.name, model.path)
     folders = {name: root / spec.path for name, spec in loaded.models.items()}
-    return Source(root, loaded.raw, loaded.study, loaded.experiments, points, folders)
+    return Source(
+        root, loaded.raw, loaded.study, loaded.experiments, points, folders, names, loaded.engine.limits
+    )
+
+
+def archive_path(source: Source, path: str) -> str:
+    """Where one of the project's points lies in the study's archive."""
+    return f"points/{Path(path).relative_to(f'results/{source.study.study}').as_posix()}"
+
+
+def archived(source: Source) -> dict[str, Any]:
+    """What an archive's `plan.json` holds: the names of its points by their path there, and the engine's limits."""
+    names = {archive_path(source, path): asdict(names) for path, names in source.names.items()}
+    return {"names": names, "engine_limits": dict(source.engine_limits)}
 
 
 def from_archive(folder: Path) -> Source:
@@ -100,7 +152,19 @@ def from_archive(folder: Path) -> Source:
     )
     models = folder / "models"
     folders = {path.name: path for path in sorted(models.iterdir())} if models.is_dir() else {}
-    return Source(folder, raw, study, experiments, points, folders)
+    names, limits = _planned(folder / "plan.json", raw)
+    return Source(folder, raw, study, experiments, points, folders, names, limits)
+
+
+def _planned(file: Path, raw: Mapping[str, Any]) -> tuple[dict[str, Names], Mapping[str, float]]:
+    """(names, engine's limits) of an archive; without the file the limits written in the config itself."""
+    if not file.is_file():
+        engine = raw.get("engine")
+        return {}, (engine.get("limits") or {}) if isinstance(engine, Mapping) else {}
+    plan = json.loads(file.read_text(encoding="utf-8"))
+    keys = [each.name for each in fields(Names)]
+    names = {str(path): Names(*(str(value[key]) for key in keys)) for path, value in plan["names"].items()}
+    return names, plan["engine_limits"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

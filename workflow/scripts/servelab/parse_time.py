@@ -20,7 +20,7 @@ from typing import Any
 from servelab import estimate, limits, machine, refined
 from servelab.canonical import canonical_json
 from servelab.config.engines import environment_folder
-from servelab.config.load import LoadedStudy, load
+from servelab.config.load import COMMAND_KEYS, LoadedStudy, load
 from servelab.config.models import resource_folder
 from servelab.config.schema import EngineConfig
 from servelab.grid import server_starts
@@ -179,29 +179,59 @@ class Plan:
     def take_folder(self, argv: Sequence[str]) -> None:
         """Keep a second run out of this folder for as long as this process lives, and clear damaged results away.
 
-        The lock is the kernel's, on the Snakefile itself: nothing is written, and none is left after a kill. A dry
-        run and `plan` do neither. The store keeps what is cleared away here, if it is whole there.
+        A dry run and `plan` do neither. The store keeps what is cleared away here, if it is whole there.
         Raises BlockingIOError with what to do.
         """
-        if any(
-            word in ("--dry-run", "--dryrun", "plan") or re.fullmatch(r"-[a-zA-Z]*n[a-zA-Z]*", word)
-            for word in argv
-        ):
-            return
-        if os.environ.get(HELD_VARIABLE) == str(self.root.resolve()):
-            return  # `refine` runs `all` within its own run
-        file = (self.root / "Snakefile").open("rb")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.close()
-            message = (
-                f"another run is at work in {self.root}; wait for it, or look with `snakemake --cores 1 plan`"
-            )
-            raise BlockingIOError(message) from error
-        self.held = file
-        for path in self.to_make_again():
+        self.held = hold_folder(self.root, argv)
+        for path in self.to_make_again() if self.held is not None else ():
             (self.root / path).unlink(missing_ok=True)
+
+
+def hold_folder(root: Path, argv: Sequence[str]) -> io.IOBase | None:
+    """The folder's lock, held as long as the file is open; None for a run that only looks, or within one that has it.
+
+    The lock is the kernel's, on the Snakefile itself: nothing is written, and none is left after a kill.
+    Raises BlockingIOError with what to do.
+    """
+    if any(
+        word in ("--dry-run", "--dryrun", "plan") or re.fullmatch(r"-[a-zA-Z]*n[a-zA-Z]*", word)
+        for word in argv
+    ):
+        return None
+    if os.environ.get(HELD_VARIABLE) == str(root.resolve()):
+        return None  # `refine` runs `all` within its own run
+    file = (root / "Snakefile").open("rb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        message = f"another run is at work in {root}; wait for it, or look with `snakemake --cores 1 plan`"
+        raise BlockingIOError(message) from error
+    return file
+
+
+def is_default_study(config: Mapping[str, Any]) -> bool:
+    """Whether a run's config names no study of its own: it is empty but for what is no part of a study."""
+    return not config.keys() - set(COMMAND_KEYS)
+
+
+def rebuilt_study(archive: Path, root: Path) -> str:
+    """The name of an archived study that may be rebuilt in this folder.
+
+    Raises FileExistsError, with what to do, where a study of that name was measured: its tables and report would be
+    written over, and as they would be newer than its points nothing would make them again.
+    """
+    name = str(json.loads((archive / "config.json").read_text(encoding="utf-8"))["study"])
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise FileExistsError(f"{archive / 'config.json'}: study {name!r} is no name for a folder")
+    measured = next((root / "results" / name).glob("*/*/start-*/*.arrow"), None)
+    if measured is not None:
+        raise FileExistsError(
+            f"a study «{name}» was measured here ({measured.relative_to(root)}); rebuilding {archive} would write over "
+            f"its tables and report. Rebuild in another clone of servelab, or give yours another name (`study`) and "
+            f"move results/{name} away first"
+        )
+    return name
 
 
 def plan(config: Mapping[str, Any], root: Path) -> Plan:

@@ -22,10 +22,11 @@ class ChangedInputError(Exception):
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """How a server is had. `python` and `command` say where it is; the rest says what it is.
+    """How a server is had. `python` says where it is; the rest says what it is.
 
     kind: "vllm" (started by us) or "attach" (already running at `url`, never started, stopped or restarted).
     version: what is known when the config is read; the server's own word is recorded beside it.
+    command: words that start it in place of `python`; they may pin it to cores, choose GPUs, name an image.
     requirements: digest of the pinned requirements of an environment that servelab makes.
     device: one of config.engines.DEVICES; decides which limits and telemetry are looked for.
     environment: variables set for the server, and so part of what is measured.
@@ -49,7 +50,7 @@ class EngineSpec:
 
     def identity(self) -> dict[str, Any]:
         """What the measurement depends on: not where the interpreter lies, nor how long we are ready to wait."""
-        keep = ("kind", "version", "device", "url", "requirements", "environment", "preload")
+        keep = ("kind", "version", "device", "command", "url", "requirements", "environment", "preload")
         return {name: plain(getattr(self, name)) for name in keep if getattr(self, name)}
 
 
@@ -190,7 +191,7 @@ class ServerStart:
 
     def point_spec(self, point: Point) -> dict[str, Any]:
         """Everything that affects one measurement: the content that its key is made from."""
-        return {
+        spec: dict[str, Any] = {
             "measurement_version": self.measurement_version,
             "server": self.server_identity(),
             # On a shared server two experiments that ask for the same load measure it once each.
@@ -201,6 +202,12 @@ class ServerStart:
             "repeat": point.repeat,
             "workload": point.workload.to_json(),
         }
+        if self.engine.kind == "attach":
+            # An address does not say what answers there: another study is about another server, or may be.
+            spec["study"] = self.study
+        if self.engine.max_concurrency and point.workload.kind == "open":
+            spec["max_concurrency"] = self.engine.max_concurrency  # holds requests back
+        return spec
 
     def key(self, point: Point) -> str:
         """32 hex digits that name the point in the store."""

@@ -62,19 +62,21 @@ def judge(
     load: Callable[[Mapping[str, Any]], PointRecord],
     model_cards: Mapping[str, ModelCard | None],
     study: Study,
+    engine_limits: Mapping[str, float],
 ) -> pd.DataFrame:
     """The same rows with `verdict` and `reasons` filled.
 
     rows: summary.frame. load: from a row to its record. Machine limits are the study's own where the config
-    gives them, else those recorded with the point, times the number of devices that the options spread a
-    server over.
+    gives them, else its engine's (`engine_limits`: as the config gives them now), else those recorded with the
+    point, times the number of devices that the options spread a server over.
     """
+    configured = {**engine_limits, **study.limits}
     main = main_machine(rows)
     verdicts, reasons = [], []
     for row in rows.to_dict("records"):
         named: dict[str, Any] = {str(name): value for name, value in row.items()}
         record = load(named)
-        known = limits_of(named, record.meta.limits, study.limits)
+        known = limits_of(named, record.meta.limits, configured)
         found = judge_point(Evidence(named, record, model_cards.get(str(named["model"])), known, main))
         verdicts.append(verdict(found))
         reasons.append(to_json(found))

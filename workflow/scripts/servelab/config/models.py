@@ -103,7 +103,9 @@ def _spec(key: str, name: str, config: ModelConfig, root: Path) -> ModelSpec:
         if config.source == "dimensions":
             options.setdefault("load_format", "dummy")
     else:
-        keep = ("source", "path", "package", "sha256", "file", "dtype", "revision")
+        keep = ["source", "path", "package", "sha256", "file", "dtype", "revision"]
+        if config.source == "served":
+            keep.append("vocab_size")  # prompts are drawn below it, and no file of the model says it
         fingerprint = digest({field: getattr(config, field) for field in keep}, 16)
         # What a fetched folder says is read when it is measured: the plan must not change once it is there.
         path = resource_folder(name, config) or path
