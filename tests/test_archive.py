@@ -22,11 +22,31 @@ def tables(project: Project) -> dict[str, pd.DataFrame]:
     }
 
 
+def comparison(project: Project) -> str:
+    """The report's section on the reference, as HTML."""
+    report = (project.root / "reports/small.html").read_text(encoding="utf-8")
+    return report.split('<section id="reference"', 1)[1].split("</section>", 1)[0]
+
+
+def pins(project: Project) -> dict[str, str]:
+    return dict(json.loads((project.tables() / "study.json").read_text(encoding="utf-8"))["pins"])
+
+
 def test_archive_gives_the_same_tables_and_report_without_a_server(project: Project, tmp_path: Path) -> None:
-    """Measured, archived, moved; rebuilt in a clean folder without engine, model, store or config: the same tables."""
-    measured = project.run("archive")
+    """Measured, archived, moved; rebuilt in a clean folder without engine, model, store or config: the same tables.
+
+    And the same comparison with another study, which the archive carries, and the same pinned environments.
+    """
+    measured = project.run("results/small/tables/points.arrow")
     assert measured.returncode == 0, measured.output
     assert measured.measured == 2
+    project.study["study"] = "earlier"
+    assert project.run("results/earlier/tables/analyses.json").returncode == 0
+    project.study["study"] = "small"
+    project.study["report"]["reference"] = "earlier"
+    archived = project.run("archive")
+    assert archived.returncode == 0, archived.output
+    assert archived.measured == 0
     folder = tmp_path / "moved"
     shutil.move(project.root / "archive/small", folder)
     points = sorted(path.relative_to(folder).as_posix() for path in (folder / "points").rglob("*.arrow"))
@@ -36,6 +56,14 @@ def test_archive_gives_the_same_tables_and_report_without_a_server(project: Proj
     assert json.loads((folder / "config.json").read_text(encoding="utf-8"))["study"] == "small"
 
     before = tables(project)
+    comparison_before, pins_before = comparison(project), pins(project)
+    assert "The reference is another study" in comparison_before and pins_before
+    report_before = (project.root / "reports/small.html").read_bytes()
+    over = project.run_as_is("rebuild", "--config", f"archive={folder}")
+    assert over.returncode != 0
+    assert "a study «small» was measured here (results/small/load_sweep/" in over.output
+    assert "Rebuild in another clone of servelab" in over.output and "Traceback" not in over.output
+    assert (project.root / "reports/small.html").read_bytes() == report_before
     shutil.rmtree(project.root)
     clean = Project.make(tmp_path / "clean")
     shutil.rmtree(clean.root / "config")
@@ -49,10 +77,15 @@ def test_archive_gives_the_same_tables_and_report_without_a_server(project: Proj
         pd.testing.assert_frame_equal(after[name], frame)
     report = (clean.root / "reports/small.html").read_text(encoding="utf-8")
     assert "A small study" in report
+    assert comparison(clean) == comparison_before
+    assert pins(clean) == pins_before
 
 
 def test_archive_of_a_later_schema_of_keys_is_still_read(project: Project, tmp_path: Path) -> None:
-    """Analysis reads points by their schema: no measurement version of the day, no engine's file is needed."""
+    """Analysis reads points by their schema: no measurement version of the day, no engine's file is needed.
+
+    Nor the file of config/references that the study is compared with.
+    """
     assert project.run("archive").returncode == 0
     folder = tmp_path / "moved"
     shutil.move(project.root / "archive/small", folder)
@@ -69,3 +102,5 @@ def test_archive_of_a_later_schema_of_keys_is_still_read(project: Project, tmp_p
     rebuilt = later.run_as_is("rebuild", "--config", f"archive={folder}")
     assert rebuilt.returncode == 0, rebuilt.output
     assert len(pd.read_csv(later.tables() / "points.csv")) == 2
+    assert not (later.root / "config/references").exists()
+    assert "ids have a counterpart" in comparison(later)

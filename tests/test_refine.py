@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from servelab import refine
+from servelab import refine, refined
 from servelab.config.schema import Refine, Study
 from test_knee import batching
 from test_knee import rows as sweep_rows
@@ -16,6 +16,7 @@ def rows(curve, **how):
     return frame.assign(
         experiment="load", kind="load_sweep", model="tiny", slug="server", workload_kind="closed",
         input_tokens=512, output_tokens=128, options='{"max-num-seqs":64}', duration_s=10.0, ready_s=30.0,
+        start=frame["session_id"],
     )  # fmt: skip
 
 
@@ -78,9 +79,64 @@ def test_a_concurrency_that_failed_is_not_proposed_again():
 
 def test_series_take_turns_and_only_load_sweeps_are_refined():
     """Two models share the budget; another experiment's points are nobody's knee."""
-    one = rows(lambda c: batching(c, 200))
-    other = one.assign(model="large")
+    sweep = (4, 8, 16, 32, 64)
+    one = rows(lambda c: batching(c, 200), sweep=sweep)
+    other = rows(lambda c: np.full_like(c, 500.0), sweep=sweep).assign(model="large")
     elsewhere = one.assign(kind="preemption", experiment="preemption")
     found = asked(pd.concat([one, other, elsewhere], ignore_index=True))
-    assert {p.model for p in found} == {"tiny", "large"}
+    assert {(p.model, p.concurrency) for p in found} == {("tiny", 128), ("large", 2)}
     assert {p.experiment for p in found} == {"load"}
+
+
+def test_a_concurrency_costs_what_all_servers_and_lengths_take():
+    """128 goes to all three series of the experiment: 2 × 3 starts of 30 s, 3 × 3 starts × 2 repeats of 20 s."""
+    short = rows(lambda c: batching(c, 200))
+    long = short.assign(input_tokens=2048)
+    large = short.assign(model="large", slug="large")
+    together = pd.concat([short, long, large], ignore_index=True)
+    (found,) = asked(together)
+    assert (found.concurrency, found.seconds) == (128, pytest.approx(2 * 90 + 3 * 120))
+    assert asked(together, max_minutes=8.9) == []
+    (alone,) = asked(short)
+    assert alone.seconds == pytest.approx(90 + 120)
+
+
+def test_time_of_a_series_without_points_is_guessed_and_invalid_points_take_time_too():
+    """A model whose points all failed counts like the other; one whose points are invalid by its own times."""
+    one = rows(lambda c: batching(c, 200))
+    failed = one.assign(model="large", slug="large", status="failed", duration_s=np.nan)
+    invalid = one.assign(model="large", slug="large", verdict="invalid", duration_s=40.0)
+    assert asked(pd.concat([one, failed], ignore_index=True))[0].seconds == pytest.approx(2 * (90 + 120))
+    assert asked(pd.concat([one, invalid], ignore_index=True))[0].seconds == pytest.approx(180 + 120 + 480)
+
+
+def test_what_two_series_ask_for_is_measured_and_counted_once():
+    """Two models with the same gaps: each concurrency once, so that both gaps fit into a budget of two."""
+    one = rows(lambda c: batching(c, 40, 11), sweep=(1, 8, 64))
+    both = pd.concat([one, one.assign(model="large", slug="large")], ignore_index=True)
+    assert sorted(p.concurrency for p in asked(both, max_points=2)) == [3, 23]
+    assert sorted(p.concurrency for p in asked(both, max_minutes=10)) == [3, 23]
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "expected"),
+    [
+        ("load_sweep", None, [1, 2, 4, 8, 16, 24, 32, 64]),
+        ("load_sweep", {}, [1, 2, 4, 8, 16, 24, 32, 64]),
+        ("load_sweep", {"concurrency": [1, 32]}, [1, 24, 32]),
+        ("mine", {"kind": "load_sweep", "concurrency": 4}, [4, 24]),
+        ("mine", {"kind": "load_sweep", "starts": 2}, [1, 2, 4, 8, 16, 24, 32, 64]),
+    ],
+)
+def test_an_added_concurrency_joins_the_list_that_is_measured(name, written, expected):
+    """Whether the config writes a list, a single value, or nothing and means the kind's default."""
+    raw = {"study": "s", "experiments": {name: written}}
+    made = refined.apply(raw, {name: [24], "gone": [3]})
+    assert made["experiments"] == {name: {**(written or {}), "concurrency": expected}}
+    assert raw["experiments"] == {name: written}
+
+
+def test_an_experiment_that_has_no_concurrency_any_more_gets_none():
+    """An experiment of another kind under the old name is left as it is."""
+    raw = {"experiments": {"mine": {"kind": "startup"}}}
+    assert refined.apply(raw, {"mine": [24]}) == raw

@@ -347,6 +347,43 @@ def test_another_study_can_be_the_reference(tmp_path: Path) -> None:
     assert (tmp_path / "r/fixture/compare-ratios.png").exists()
 
 
+def test_the_reference_that_an_archive_brought_comes_first(tmp_path: Path) -> None:
+    """A table of the default reference's name beside the study's tables is what the paper shows."""
+    tables = tmp_path / "results/fixture/tables"
+    write_analyses(tables, [], report_fixture.info())
+    write_points(tables, report_fixture.points(), COLUMNS)
+    brought = tables / "reference/field-notes-2026-10-07.csv"
+    brought.parent.mkdir()
+    head = "id,experiment,model,condition,metric,unit,value,low,high,status,note"
+    brought.write_text(
+        f"{head}\nL01,load_sweep,m,c,output_throughput,tok/s,98765,,,measured,\n", encoding="utf-8"
+    )
+    report = build.build(tables, tmp_path / "r/fixture.html", tmp_path / "r/fixture")
+    section = report.html.split('<section id="reference"', 1)[1].split("</section>", 1)[0]
+    assert "of 1 ids have a counterpart" in Elements(section).text
+
+
+def test_figures_and_tables_of_an_earlier_paper_go(tmp_path: Path) -> None:
+    """What an experiment left in the paper's folder goes when the experiment does; a folder of one's own is kept."""
+    tables = tmp_path / "results/fixture/tables"
+    write_analyses(tables, report_fixture.analyses(), report_fixture.info())
+    write_points(tables, report_fixture.points(), COLUMNS)
+    out, own = tmp_path / "r/fixture.html", tmp_path / "own"
+    build.build(tables, out, tmp_path / "r/fixture")
+    (tmp_path / "r/fixture/notes.txt").touch()
+    own.mkdir()
+    (own / "drawn.svg").touch()
+    earlier = {file.name for file in (tmp_path / "r/fixture").iterdir()}
+    write_analyses(tables, [], report_fixture.info())
+    build.build(tables, out, tmp_path / "r/fixture")
+    left = {file.name for file in (tmp_path / "r/fixture").iterdir()}
+    assert left < earlier
+    assert {"points.csv", "notes.txt"} <= left and "fixture_sweep.csv" in earlier - left
+    assert {".svg", ".png"} <= {Path(name).suffix for name in earlier - left}
+    build.build(tables, out, own)
+    assert (own / "drawn.svg").exists()
+
+
 def test_an_interval_without_an_end_is_open() -> None:
     """A missing end of an interval in a sentence is written as a bound, not as «not measured»."""
     gap = "not measured"

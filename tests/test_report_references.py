@@ -1,12 +1,13 @@
 """A reference beside a study: every id has a matcher, values come from the nearest condition, shapes are judged."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 import report_fixture
-from servelab import field_notes, references
+from servelab import field_notes, reference_files, references
 from servelab.claims import CALCULATED, MEASURED, Analysis, Table
 from servelab.references import Counterpart, Reference
 from servelab.report import back
@@ -187,6 +188,42 @@ def test_a_reference_is_a_name_and_not_a_path() -> None:
         references.load("../secrets")
     with pytest.raises(FileNotFoundError):
         references.load("nowhere")
+
+
+def test_a_reference_is_looked_for_in_the_archive_then_among_files_then_among_studies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there first is taken; what is nowhere is None, and so is a name that leads elsewhere."""
+    monkeypatch.setattr(reference_files, "FOLDER", tmp_path / "config/references")
+    tables = tmp_path / "results/small/tables"
+    assert reference_files.find("earlier", tables) is None
+    assert reference_files.watched("earlier", "small", tmp_path) == []
+    other = tmp_path / "results/earlier/tables"
+    places = [other, tmp_path / "config/references/earlier.csv", tables / "reference/earlier"]
+    for file in (other / "points.arrow", places[1], places[2] / "points.arrow"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        assert reference_files.find("earlier", tables) in places
+        assert reference_files.find("earlier", tables) == places[0]
+        places = places[1:] or places
+    for name in ("", "..", "../earlier", "."):
+        assert reference_files.find(name, tables) is None
+
+
+def test_what_the_paper_watches_of_a_reference(tmp_path: Path) -> None:
+    """Of another study what is compared, of a file itself; nothing of a study that is its own reference."""
+    tables = tmp_path / "results/earlier/tables"
+    tables.mkdir(parents=True)
+    for name in ("points.arrow", "study.json", "points.csv"):
+        (tables / name).touch()
+    watched = reference_files.watched("earlier", "small", tmp_path)
+    assert watched == ["results/earlier/tables/points.arrow", "results/earlier/tables/study.json"]
+    assert reference_files.watched("earlier", "earlier", tmp_path) == []
+    default = reference_files.name_of({"report": {"title": "x"}})
+    file = "config/references/field-notes-2026-10-07.csv"
+    root = reference_files.FOLDER.parents[1]
+    assert reference_files.watched(default, "small", root) == [file]
+    assert reference_files.watched(default, "small", tmp_path) == [str(root / file)]
 
 
 def test_external_evidence_is_agreed_with_only_within_its_tolerance() -> None:

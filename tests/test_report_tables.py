@@ -15,6 +15,7 @@ from servelab.report.tables import (
     read_points,
     read_table,
     write_analyses,
+    write_loads,
     write_points,
     write_table,
 )
@@ -61,6 +62,34 @@ def test_json_files_are_plain_json(tmp_path: Path) -> None:
 
     for name in ("analyses.json", "study.json"):
         json.loads((tmp_path / name).read_text(), parse_constant=refuse)
+
+
+def test_what_an_earlier_analysis_left_goes_and_nothing_else(tmp_path: Path) -> None:
+    """An experiment taken out leaves no table and no advice; points, loads and a person's own files stay."""
+    points = pd.DataFrame({"point": ["a"]})
+    write_points(tmp_path, points, {})
+    write_loads(tmp_path, points)
+    both = [Table("old.er", points), Table("kept", points)]
+    write_analyses(tmp_path, [Analysis("k", "e", tables=both)], {})
+    own = {"mine.csv": b"a", "mine.arrow": b"no table", "notes.txt": b"", "sub/old.er.csv": b""}
+    for name, data in {**own, "serve.sh": b"", "alerts.yaml": b""}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    written = write_analyses(tmp_path, [Analysis("k", "e", tables=[Table("kept", points)])], {})
+    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    before = {f"{name}{end}" for name in ("points", "loads") for end in (".arrow", ".csv")}
+    assert left == {path.name for path in written} | before | set(own)
+    assert {"kept.arrow", "kept.csv", "analyses.json", "study.json"} <= left
+
+
+def test_no_text_of_a_csv_is_a_formula(tmp_path: Path) -> None:
+    """What a spreadsheet would run is shown as text; numbers below zero stay numbers; the Arrow file is as it was."""
+    frame = pd.DataFrame({"version": ['=HYPERLINK("http://x")', "@x", "0.31.0"], "change": [-1.5, 2.0, 0.0]})
+    write_table(tmp_path, Table("t", frame))
+    lines = (tmp_path / "t.csv").read_text(encoding="utf-8").splitlines()
+    assert lines[1].startswith("\"'=HYPERLINK(") and lines[1].endswith(",-1.5")
+    assert lines[2:] == ["'@x,2.0", "0.31.0,0.0"]
+    assert read_table(tmp_path / "t.arrow").frame["version"].iloc[1] == "@x"
 
 
 def test_two_tables_of_one_name_are_an_error(tmp_path: Path) -> None:

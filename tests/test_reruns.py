@@ -51,7 +51,11 @@ def until(condition: Callable[[], bool], what: str, within_s: float = 60.0) -> N
 
 
 def test_only_what_changed_is_measured(project: Project) -> None:
-    """Nothing changed: no job. A concurrency more: one start, one point. One less, a title, a tolerance: no start."""
+    """Nothing changed: no job. A concurrency more: one start, one point. One less, a title, a tolerance: no start.
+
+    Nor where the study that the report is compared with is measured later: that is a matter of the report alone.
+    """
+    project.study["report"]["reference"] = "earlier"
     first = project.run()
     assert counts(first) == (1, 2, 0)
     assert first.other_jobs == TABLES_AND_REPORT
@@ -78,8 +82,17 @@ def test_only_what_changed_is_measured(project: Project) -> None:
     less = project.run()
     assert counts(less)[:2] == (0, 0)
     assert less.other_jobs == TABLES_AND_REPORT
-    assert "c2" not in (project.tables() / "points.csv").read_text(encoding="utf-8")
+    assert "c2-i8" not in (project.tables() / "points.csv").read_text(encoding="utf-8")
     assert project.run().nothing_to_do
+
+    earlier = project.root / "results/earlier/tables"
+    shutil.copytree(project.tables(), earlier)
+    compared = project.run()
+    assert compared.jobs and [job for job in compared.jobs if job != "all"] == ["report"]
+    assert project.run().nothing_to_do
+    with (earlier / "study.json").open("a", encoding="utf-8") as file:
+        file.write("\n")
+    assert [job for job in project.would_run().jobs if job != "all"] == ["report"]
 
 
 def test_new_server_option_starts_that_server_only(project: Project) -> None:

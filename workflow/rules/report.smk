@@ -1,9 +1,14 @@
-# Needs: the study's tables. Makes: the paper, and beside it every figure and table as files.
+# Needs: the study's tables and, where it is there, the reference that the config names. Makes: the paper, and beside
+# it every figure and table as files.
+from servelab import reference_files
 
 
 rule report:
     input:
         TABLES,
+        lambda wildcards: reference_files.watched(
+            PLAN.loaded.study.report.reference, STUDY, ROOT
+        ),
     output:
         report(REPORT, caption="../report/paper.rst", category="The paper"),
         report(

@@ -40,10 +40,10 @@ def main() -> int:
         )
         return 0
     for proposal in proposals:
-        shape = f"input {proposal.input_tokens}, output {proposal.output_tokens}"
+        series = f"{proposal.model}, input {proposal.input_tokens}, output {proposal.output_tokens}"
         print(
-            f"[refine] {proposal.experiment}, {shape}: concurrency {proposal.concurrency} ({proposal.reason}), "
-            f"about {estimate.clock(proposal.seconds)}",
+            f"[refine] {proposal.experiment}: concurrency {proposal.concurrency} ({proposal.reason}: {series}), "
+            f"about {estimate.clock(proposal.seconds)} on all servers and lengths of the experiment",
             flush=True,
         )
         added.setdefault(proposal.experiment, []).append(proposal.concurrency)

@@ -21,8 +21,7 @@ import pandas as pd
 
 from servelab import stats
 from servelab.claims import CALCULATED, MEASURED, Analysis, Table
-
-FOLDER = Path(__file__).resolve().parents[3] / "config" / "references"
+from servelab.reference_files import FOLDER
 
 
 @dataclass(frozen=True)

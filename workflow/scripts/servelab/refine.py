@@ -11,14 +11,14 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 
 import pandas as pd
 
 from servelab import knee
-from servelab.config.schema import Study
+from servelab.config.schema import Refine, Study
 from servelab.experiments import comparison
-from servelab.experiments.base import StudyData
 from servelab.knee import FOUND, RISING, SATURATED, KneeResult
 
 GROUP = ("experiment", "model", "slug", "input_tokens", "output_tokens")
@@ -28,10 +28,11 @@ KIND = "load_sweep"
 
 @dataclass(frozen=True)
 class Proposal:
-    """One concurrency to add to one experiment of the study, for one server configuration and load shape.
+    """One concurrency to add to one experiment of the study.
 
-    options: the server's options as given. seconds: what it is likely to take (its repeats and starts, from
-    the nearest measured points and the time to ready). reason: wide, rising, saturated or too_few.
+    model, slug, options (the server's, as given), input_tokens, output_tokens: the series whose knee asks for it.
+    seconds: what it is likely to take on all servers and load shapes of the experiment, which it is added to.
+    reason: wide, rising, saturated or too_few.
     """
 
     experiment: str
@@ -48,26 +49,34 @@ class Proposal:
 def propose(rows: pd.DataFrame, study: Study) -> list[Proposal]:
     """Concurrencies worth measuring, the most useful first, at most study.refine.max_points and .max_minutes.
 
-    rows: the study's points with verdicts. Series take turns, the widest interval first. [] when nothing
-    would help: every interval is narrow, or no whole number lies between measured concurrencies.
+    rows: the study's points with verdicts. Series take turns, the widest interval first; what one asked for is
+    there for all series of the experiment, and counts once. [] when nothing would help: every interval is narrow,
+    or no whole number lies between measured concurrencies.
     """
     sweeps = rows[(rows["kind"] == KIND) & (rows["workload_kind"] == "closed")]
     queues = []
-    for _, same in comparison.groups(sweeps, GROUP):
-        found = knee.fit(same)
-        wanted, reason = _wanted(found, same)
-        proposals = [_proposal(same, concurrency, reason) for concurrency in wanted]
-        queues.append((_width(found), proposals))
+    for _, experiment in comparison.groups(sweeps, ("experiment",)):
+        seconds = cache(partial(_seconds, experiment))
+        for _, same in comparison.groups(experiment, GROUP):
+            found = knee.fit(same)
+            wanted, reason = _wanted(found, same)
+            proposals = [_proposal(same, at, reason, seconds(at)) for at in wanted]
+            queues.append((_width(found), proposals))
     queues.sort(key=lambda queue: -queue[0])
+    return _within_budget([proposals for _, proposals in queues], study.refine)
+
+
+def _within_budget(queues: list[list[Proposal]], budget: Refine) -> list[Proposal]:
+    """The first of each queue, then the second …, as long as points and minutes last."""
     chosen: list[Proposal] = []
-    left_s = 60 * study.refine.max_minutes
-    for turn in range(max((len(proposals) for _, proposals in queues), default=0)):
-        for _, proposals in queues:
-            if turn >= len(proposals) or len(chosen) >= study.refine.max_points:
+    left_s = 60 * budget.max_minutes
+    for turn in itertools.zip_longest(*queues):
+        for one in turn:
+            if one is None or len(chosen) >= budget.max_points or one.seconds > left_s:
                 continue
-            if proposals[turn].seconds <= left_s:
-                chosen.append(proposals[turn])
-                left_s -= proposals[turn].seconds
+            if (one.experiment, one.concurrency) not in {(c.experiment, c.concurrency) for c in chosen}:
+                chosen.append(one)
+                left_s -= one.seconds
     return chosen
 
 
@@ -112,7 +121,7 @@ def _middles(at: list[float], low: float, high: float, tried: set[int]) -> list[
     return [middle for _, middle in sorted(gaps, key=lambda gap: (-gap[0], gap[1]))]
 
 
-def _proposal(same: pd.DataFrame, concurrency: int, reason: str) -> Proposal:
+def _proposal(same: pd.DataFrame, concurrency: int, reason: str, seconds: float) -> Proposal:
     first = {str(key): comparison.present(value) for key, value in same.iloc[0].to_dict().items()}
     options = first["options"]
     return Proposal(
@@ -123,23 +132,33 @@ def _proposal(same: pd.DataFrame, concurrency: int, reason: str) -> Proposal:
         output_tokens=int(first["output_tokens"]),
         concurrency=concurrency,
         reason=reason,
-        seconds=_seconds(same, concurrency),
+        seconds=seconds,
         options=json.loads(options) if isinstance(options, str) else {},
     )
 
 
-def _seconds(same: pd.DataFrame, concurrency: int) -> float:
-    """Starts × (time to ready + repeats × duration at the nearest concurrency, scaled by the requests)."""
-    known = StudyData.usable(same).dropna(subset=["duration_s", "concurrency"])
+def _seconds(experiment: pd.DataFrame, concurrency: int) -> float:
+    """Every start's time to ready and, of every server and load shape, the points at one more concurrency.
+
+    A series without a point to go by counts like the longest of the others.
+    """
+    ready_s = 0.0
+    for _, server in comparison.groups(experiment, ("model", "slug")):
+        known = server["ready_s"].dropna()
+        ready_s += server["start"].nunique() * (float(known.median()) if len(known) else 0.0)
+    lasting = [_points_s(same, concurrency) for _, same in comparison.groups(experiment, GROUP)]
+    measured = [seconds for seconds in lasting if seconds is not None]
+    return ready_s + sum(measured) + (len(lasting) - len(measured)) * max(measured, default=0.0)
+
+
+def _points_s(same: pd.DataFrame, concurrency: int) -> float | None:
+    """Starts × repeats × duration at the nearest concurrency, scaled by the requests; None if none was measured."""
+    known = same[same["status"] == "ok"].dropna(subset=["duration_s", "concurrency"])
     if not len(known):
-        return 0.0
+        return None
     known = known.sort_values(
         "concurrency", key=lambda at: abs((at.astype(float) / concurrency).map(math.log)), kind="stable"
     )
     nearest = known.iloc[0]
     ratio = max(1.0, concurrency / float(nearest["concurrency"]))
-    starts, repeats = same["session_id"].nunique(), same["repeat"].nunique()
-    ready = same["ready_s"].dropna()
-    return float(
-        starts * ((ready.median() if len(ready) else 0.0) + repeats * ratio * float(nearest["duration_s"]))
-    )
+    return float(same["start"].nunique() * same["repeat"].nunique() * ratio * float(nearest["duration_s"]))

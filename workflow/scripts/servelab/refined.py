@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from servelab import experiments
 from servelab.config.errors import ConfigError, Problem
 from servelab.records import write_atomically
 
@@ -41,12 +42,19 @@ def write(root: Path, study: str, added: Mapping[str, list[int]]) -> None:
 
 
 def apply(raw: Mapping[str, Any], added: Mapping[str, list[int]]) -> dict[str, Any]:
-    """The config with the added concurrencies in the experiments' lists; experiments that are gone are left out."""
+    """The config with the added concurrencies in the experiments' lists; experiments that are gone are left out.
+
+    Where the config writes no list, the kind's default one is added to. `raw`: a config that has been checked.
+    """
     made = copy.deepcopy(dict(raw))
+    configured = made.get("experiments") or {}
     for name, numbers in added.items():
-        experiment = made.get("experiments", {}).get(name)
-        if isinstance(experiment, dict) and "concurrency" in experiment:
-            listed = experiment["concurrency"]
+        if name not in configured:
+            continue
+        experiment = configured[name] or {}
+        defaults = experiments.KINDS[str(experiment.get("kind") or name)].Config()
+        if hasattr(defaults, "concurrency"):
+            listed = experiment.get("concurrency", defaults.concurrency)
             listed = listed if isinstance(listed, list) else [listed]
-            experiment["concurrency"] = sorted({*listed, *numbers})
+            configured[name] = {**experiment, "concurrency": sorted({*map(int, listed), *numbers})}
     return made

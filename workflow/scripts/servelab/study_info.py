@@ -15,6 +15,7 @@ from servelab import __version__, provenance
 from servelab.analysis_input import Source
 from servelab.experiments.base import StudyData
 from servelab.records import PointMeta
+from servelab.report.tables import read_info
 
 _LIBRARIES = ("snakemake", "pandas", "pyarrow", "aiohttp", "altair", "omegaconf", "numpy", "scipy")
 
@@ -100,7 +101,11 @@ def _sessions(metas: list[PointMeta]) -> list[dict[str, Any]]:
 
 
 def _pins(root: Path) -> dict[str, str]:
+    """Pinned list → digest, of the project; of an archived study those that it was analysed with."""
     folder = root / "workflow/envs"
+    archived = root / "tables"
+    if not folder.is_dir() and (archived / "study.json").is_file():
+        return dict(read_info(archived).get("pins") or {})
     files = sorted(folder.glob("*.txt")) if folder.is_dir() else []
     return {file.name: "sha256:" + hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 

@@ -1,6 +1,5 @@
 """From a folder of tables to the paper: `build` reads, `paper` lays out (pure but for the figures' files)."""
 
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,19 +8,20 @@ from typing import Any
 
 import pandas as pd
 
-from servelab import cite, compare, recommend, references
+from servelab import cite, compare, recommend, reference_files, references
 from servelab.claims import NOT_MEASURED, Analysis, Table
 from servelab.config.schema import Objective
 from servelab.records import write_atomically
 from servelab.report import answers, back, doubts, front
 from servelab.report.page import render
 from servelab.report.sections import LAST_KINDS, Sections, SectionView, drawer
-from servelab.report.tables import LOADS, read_analyses, read_loads, read_points
+from servelab.report.tables import LISTINGS, LOADS, POINTS, read_analyses, read_loads, read_points
 from servelab.report.words import Words
 from servelab.summary import without_bare_tails
 
 _BEFORE = ("questions", "environment")
 _AFTER = ("reference", "answers", "evidence", "missing", "versions", "provenance", "cite")
+_MADE = (".csv", ".svg", ".png")
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Entry:
 def build(folder: Path, out_html: Path, figures_dir: Path, language: str | None = None) -> Report:
     """Read a study's tables folder, write the paper and, into `figures_dir`, its figures and tables as files.
 
+    From the folder of the paper's own name go the figures and tables that an earlier paper left there.
     language: "en" or "ko"; None takes the study's own. Raises BadTablesError (a folder that cannot be read),
     ValueError (no such language), OSError (the disk).
     """
@@ -53,28 +54,31 @@ def build(folder: Path, out_html: Path, figures_dir: Path, language: str | None 
     words = Words.of(language or study_language(info))
     figures_dir.mkdir(parents=True, exist_ok=True)
     beside = figures_dir.name if figures_dir.parent == out_html.parent else ""
+    name = reference_files.name_of(info.get("config") or {})
+    place = reference_files.find(name, folder)
+    table = place if place is not None and place.is_file() else None
+    other = place if table is None else None
     studies: tuple[compare.Measured, compare.Measured] | None = None
-    older = ""
-    other = _other_study(folder, info)
     if other is not None and (other / f"{LOADS}.arrow").exists():
         this = compare.Measured(str(info.get("study", "")), info, points, read_loads(folder))
         studies = (compare.read(other), this)
-    elif other is not None:
-        older = other.parent.name
-    report = paper(analyses, info, points, words, figures_dir, beside, studies, older)
+    older = name if other is not None and studies is None else ""
+    if figures_dir.resolve() == out_html.with_suffix("").resolve():
+        _remove_earlier(figures_dir)
+    report = paper(analyses, info, points, words, figures_dir, beside, studies, older, table)
     for file in sorted(folder.glob("*.csv")):
         shutil.copyfile(file, figures_dir / file.name)
     write_atomically(out_html, report.html.encode("utf-8"))
     return report
 
 
-def _other_study(folder: Path, info: Mapping[str, Any]) -> Path | None:
-    """Tables of the study that the config names as its reference, if that is none of notes and lies beside this one."""
-    name = str(((info.get("config") or {}).get("report") or {}).get("reference") or "")
-    if not re.fullmatch(r"[A-Za-z0-9._-]+", name) or (references.FOLDER / f"{name}.csv").exists():
-        return None
-    tables = folder.parent.parent / name / folder.name
-    return tables if (tables / "points.arrow").exists() else None
+def _remove_earlier(figures_dir: Path) -> None:
+    """Nothing goes where no earlier paper left its table of points: that folder is somebody's own."""
+    if not (figures_dir / f"{POINTS}.csv").is_file():
+        return
+    for file in sorted(figures_dir.iterdir()):
+        if file.is_file() and (file.suffix in _MADE or file.name in LISTINGS):
+            file.unlink()
 
 
 def study_language(info: Mapping[str, Any]) -> str:
@@ -92,11 +96,13 @@ def paper(
     beside: str = "",
     studies: tuple[compare.Measured, compare.Measured] | None = None,
     older: str = "",
+    table: Path | None = None,
 ) -> Report:
     """The paper as HTML.
 
     figures_dir: where SVG and PNG files go, None for no files. studies: the study that the config names as the
     reference, and this one; in place of a reference table. older: such a study whose tables must be made again.
+    table: the reference's CSV file; None for the one of its name in config/references.
     """
     config = info.get("config") or {}
     points = without_bare_tails(points)
@@ -112,7 +118,7 @@ def paper(
     against = None
     if studies is not None:
         against = maker.section(compare.analyse(*studies), drawer(compare.KIND))
-    reference, absent = (None, "") if against else _reference(config, analyses, points, words)
+    reference, absent = (None, "") if against else _reference(config, analyses, points, words, table)
     if older:
         absent = words("reference.older", name=older)
     title = study_title(info, words)
@@ -223,13 +229,17 @@ def _unique_ids(sections: Sequence[SectionView]) -> None:
 
 
 def _reference(
-    config: Mapping[str, Any], analyses: Sequence[Analysis], points: pd.DataFrame, words: Words
+    config: Mapping[str, Any],
+    analyses: Sequence[Analysis],
+    points: pd.DataFrame,
+    words: Words,
+    table: Path | None,
 ) -> tuple[back.ReferenceView | None, str]:
-    name = str((config.get("report") or {}).get("reference", "field-notes-2026-10-07") or "")
+    name = reference_files.name_of(config)
     if not name:
         return None, words("reference.absent")
     try:
-        rows = references.load(name)
+        rows = references.load(name, reference_files.FOLDER if table is None else table.parent)
     except (FileNotFoundError, ValueError):
         return None, words("reference.unreadable", name=name)
     return back.reference_view(name, rows, analyses, points, words), ""

@@ -40,7 +40,9 @@ from servelab.records import write_atomically
 
 SCHEMA_VERSION = 1
 POINTS, LOADS = "points", "loads"
+LISTINGS = ("serve.sh", "alerts.yaml")  # what recommend.artefacts makes of the analyses
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _INFINITE = "servelab.infinite"
 
 
@@ -71,8 +73,17 @@ def write_table(folder: Path, table: Table) -> list[Path]:
         writer.write_table(arrow)
     paths = [folder / f"{table.id}.arrow", folder / f"{table.id}.csv"]
     write_atomically(paths[0], sink.getvalue())
-    write_atomically(paths[1], frame.to_csv(index=False).encode("utf-8"))
+    write_atomically(paths[1], csv(frame))
     return paths
+
+
+def csv(frame: pd.DataFrame) -> bytes:
+    """The frame as CSV; a text that a spreadsheet would run as a formula gets an apostrophe before it (CWE-1236)."""
+    safe = frame.copy()
+    for name in safe.columns:
+        if not pd.api.types.is_numeric_dtype(safe[name]):
+            safe[name] = [f"'{v}" if isinstance(v, str) and v[:1] in _FORMULA else v for v in safe[name]]
+    return safe.to_csv(index=False).encode("utf-8")
 
 
 def read_table(path: Path) -> Table:
@@ -117,6 +128,8 @@ def read_loads(folder: Path) -> pd.DataFrame:
 def write_analyses(folder: Path, analyses: Sequence[Analysis], study_info: Mapping[str, Any]) -> list[Path]:
     """Write every table of the analyses, analyses.json and study.json; return the paths written.
 
+    What an earlier analysis left and this one does not write goes: tables, and LISTINGS, which are written
+    afterwards. The tables of points and loads and files of other kinds stay.
     Raises ValueError if two tables share an id or an id is no file name, OSError if the disk refuses.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -145,7 +158,26 @@ def write_analyses(folder: Path, analyses: Sequence[Analysis], study_info: Mappi
         text = json.dumps(_json(value), indent=1, ensure_ascii=False, allow_nan=False)
         write_atomically(path, (text + "\n").encode("utf-8"))
         paths.append(path)
+    _remove_earlier(folder, seen)
     return paths
+
+
+def _remove_earlier(folder: Path, kept: set[str]) -> None:
+    for path in sorted(folder.glob("*.arrow")):
+        if path.stem not in kept and _is_table(path):
+            path.with_suffix(".csv").unlink(missing_ok=True)
+            path.unlink()
+    for name in LISTINGS:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _is_table(path: Path) -> bool:
+    """Whether a file is a table that some servelab wrote: nobody else's file is removed."""
+    try:
+        with pa.memory_map(str(path)) as source:
+            return b"servelab.tables" in (pa.ipc.open_file(source).schema.metadata or {})
+    except (pa.ArrowException, OSError):
+        return False
 
 
 def read_analyses(folder: Path) -> tuple[list[Analysis], dict[str, Any]]:
@@ -160,7 +192,12 @@ def read_analyses(folder: Path) -> tuple[list[Analysis], dict[str, Any]]:
         tables = [read_table(folder / f"{name}.arrow") for name in item["tables"]]
         rest = {key: item[key] for key in ("kind", "experiment", "status", "reason", "reason_values")}
         analyses.append(Analysis(**rest, tables=tables, findings=findings))
-    return analyses, _read_json(folder / "study.json")
+    return analyses, read_info(folder)
+
+
+def read_info(folder: Path) -> dict[str, Any]:
+    """The study's info alone. Raises BadTablesError."""
+    return _read_json(folder / "study.json")
 
 
 def _read_json(path: Path) -> dict[str, Any]:
