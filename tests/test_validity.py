@@ -336,6 +336,17 @@ def test_compilation_is_invalid_with_slow_first_requests_and_a_note_without():
     assert server.compiled(evidence(healthy(log_events=[{"kind": "warning", "text": "x"}]))) is None
 
 
+def test_a_compile_after_the_first_wave_is_seen_by_its_time():
+    """Closed loops: few requests cannot tell a slow first wave, so the time convicts; where they can, it is suspect."""
+    event = {"kind": "jit", "text": "JIT compilation during inference: f", "count": 1, "utc_s": [1001]}
+    few = point([request(i, 0.5 * i) for i in range(4)], workload(concurrency=1, requests=4))
+    for record, severity in ((few, INVALID), (healthy(), SUSPECT)):
+        record.meta.extra["clock_zero"] = 1000.0
+        record.meta.log_events = [event]
+        found = server.compiled(evidence(record))
+        assert (found.reason, found.severity) == ("compiled_within", severity)
+
+
 def arrivals(**meta):
     """An open loop of 20 requests in 2 seconds."""
     load = Workload(kind="open", input_tokens=64, output_tokens=16, rate_rps=10, requests=20)
@@ -407,6 +418,16 @@ def test_drifting_fires_on_a_slow_change_and_not_on_noise():
     assert found.severity == SUSPECT
     assert found.values["change"] == pytest.approx(0.27, abs=0.06)
     assert stability.drifting(evidence(paced(lambda i: 0.01))) is None
+
+
+def test_a_ramp_is_no_drift():
+    """Requests that come faster and faster are answered more slowly by design; at a constant rate it is a drift."""
+    rows = [request(i, 0.2 * i, gap_s=0.01 * (1 + i / 40), slot=None) for i in range(40)]
+    for arrival, judged in (("poisson", True), ("ramp", False), ("trace", False)):
+        load = Workload(
+            kind="open", input_tokens=64, output_tokens=16, rate_rps=5, requests=40, arrival=arrival
+        )
+        assert (stability.drifting(evidence(point(rows, load))) is not None) == judged
 
 
 def rounds(pace, slots=16):
@@ -488,6 +509,17 @@ def test_shared_machine(foreign, severity):
     assert (found.severity if found else None) == severity
 
 
+@pytest.mark.parametrize(
+    ("command", "judged"),
+    [(["/usr/bin/docker", "run", "vllm"], False), (["numactl", "-N", "0", "vllm"], True)],
+)
+def test_a_containers_own_work_is_not_taken_for_somebody_elses(command, judged):
+    """What docker runs is no child of ours; what a wrapper starts is."""
+    about = {"id": "m1", "threads_usable": 2, "during": {"foreign_cpus": 1.8, "steal_cpus": 0.0}}
+    record = healthy(machine=about, start={"engine": {"command": command}})
+    assert (machine.shared_machine(evidence(record)) is not None) == judged
+
+
 def test_an_attached_servers_own_work_is_not_taken_for_somebody_elses():
     """A server that servelab did not start looks foreign; that is no fault of the measurement."""
     during = {"wall_s": 10.0, "foreign_cpus": 1.8, "steal_cpus": 0.0}
@@ -511,10 +543,21 @@ def test_judge_fills_verdict_and_reasons_for_every_row():
     records = {"a": healthy(), "b": trap(), "c": point([failed(0, 0.0)], status="failed", cause="all_failed")}
     rows = summary.frame([summary.row(r, "load_sweep", path, None) for path, r in records.items()])
     study = Study(limits=dict(LIMITS))
-    judged = validity.judge(rows, lambda row: records[row["path"]], {"tiny": CARD}, study)
+    judged = validity.judge(rows, lambda row: records[row["path"]], {"tiny": CARD}, study, {})
     assert judged["verdict"].tolist() == ["valid", "invalid", "invalid"]
     assert validity.from_json(judged["reasons"][2])[0].reason == "point_failed"
     assert rows["verdict"].isna().all()
+
+
+def test_an_engines_limits_of_today_stand_over_those_recorded_and_under_the_studys():
+    """A limit corrected in the engine's config counts for points measured before; the study's own word is the last."""
+    record = healthy(limits={**LIMITS, "flops": 1.0})
+    rows = summary.frame([summary.row(record, "load_sweep", "p", None)])
+    found = [
+        validity.judge(rows, lambda row: record, {"tiny": CARD}, Study(limits=study), engine)["verdict"][0]
+        for engine, study in (({}, {}), ({"flops": 1e12}, {}), ({"flops": 1e12}, {"flops": 1.0}))
+    ]
+    assert found == ["invalid", "valid", "invalid"]
 
 
 def test_limits_from_the_config_win_and_grow_with_the_devices():

@@ -5,6 +5,7 @@ Rates are lower bounds of what the server must have done (model_card.py), set ag
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -19,6 +20,7 @@ FOREIGN_SUSPECT, FOREIGN_INVALID = 0.10, 0.50  # share of the CPUs that others k
 QUOTA_SHARE = 0.01
 _WINDOW_STARTS = 400
 _POWER_CAP = "power cap"
+_RUN_ELSEWHERE = ("docker", "podman", "nerdctl", "kubectl", "ssh", "srun")
 _KINDS = ("closed", "open", "interference")
 
 
@@ -148,9 +150,12 @@ def slowed_down(evidence: Evidence) -> Reason | None:
 def shared_machine(evidence: Evidence) -> Reason | None:
     """Other processes, or the hypervisor, took a part of the CPUs during the point.
 
-    Not asked of an attached server: it was not started by us, and its own work would count as somebody else's.
+    Not asked of an attached server, nor of one that a container's daemon or another machine runs for us: its own
+    work would count as somebody else's.
     """
-    if evidence.record.meta.session.get("boot") == "attached":
+    command = (evidence.record.meta.start.get("engine") or {}).get("command") or [""]
+    elsewhere = Path(str(command[0])).name in _RUN_ELSEWHERE
+    if elsewhere or evidence.record.meta.session.get("boot") == "attached":
         return None
     cpus = float(
         evidence.record.meta.machine.get("threads_usable") or evidence.record.meta.machine.get("cores") or 0

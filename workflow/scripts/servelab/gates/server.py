@@ -21,9 +21,9 @@ def preempted(evidence: Evidence) -> Reason | None:
 def compiled(evidence: Evidence) -> Reason | None:
     """The server compiled while the point ran, and not only in the warm-up, which is the right place for it.
 
-    Closed loop: invalid if its first requests were slow as well; a log line alone is a note. Open loop and
-    interference have no such comparison: there the time that the log gives the event decides, and an event
-    without one is a note.
+    Invalid if the first requests were slow as well. Where they cannot be compared with later ones (open loop,
+    interference, few requests) the time that the log gives the event decides; where they can and were not slow, an
+    event inside the window is suspect. An event without a time, or outside the window, is a note.
     """
     events = [e for e in evidence.record.meta.log_events if e.get("kind") in ("jit", "compile")]
     ratio = first_wave_ratio(evidence)
@@ -34,9 +34,12 @@ def compiled(evidence: Evidence) -> Reason | None:
     values = {"events": times, "text": str(events[0].get("text", ""))[:200], "ratio": ratio}
     if slow:
         return Reason("compiled_measured", INVALID, values)
-    if evidence.workload.kind in ("open", "interference"):
-        return _compiled_within(evidence, events) or Reason("compiled_logged", NOTE, values)
-    return Reason("compiled_logged", NOTE, values)
+    within = _compiled_within(evidence, events)
+    if (
+        ratio is not None and within is not None
+    ):  # the first requests were no slower: not sure that it reached any
+        within = Reason(within.reason, SUSPECT, within.values)
+    return within or Reason("compiled_logged", NOTE, values)
 
 
 def _compiled_within(evidence: Evidence, events: list[dict[str, Any]]) -> Reason | None:

@@ -89,14 +89,15 @@ def bimodal(evidence: Evidence) -> Reason | None:
 def steady_requests(evidence: Evidence) -> Steady:
     """Requests of the steady part; none where the point is not judged.
 
-    Not judged: kinds without a steady state, shared prefixes (hits and misses are two modes by design),
-    preemptions (their own reason), output of one token at more than one request at a time.
+    Not judged: kinds without a steady state, shared prefixes (hits and misses are two modes by design), ramps and
+    traces (the batch changes by design), preemptions (their own reason), output of one token at more than one
+    request at a time.
     """
     workload, times = evidence.workload, evidence.times
     none = Steady(np.empty(0), np.empty(0), np.empty(0, dtype=np.int64))
     if workload.kind not in ("closed", "open") or workload.shared_prefix_tokens or workload.same_prompt:
         return none
-    if evidence.number("preemptions"):
+    if evidence.number("preemptions") or workload.arrival in ("ramp", "trace"):
         return none
     single = workload.output_tokens <= 1
     if single and not (workload.kind == "closed" and workload.concurrency == 1):
