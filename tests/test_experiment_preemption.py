@@ -18,7 +18,13 @@ from servelab.records import PointRecord, requests_table
 CONFIG = preemption.Config(input_tokens=[128], output_tokens=[32], concurrency=[4, 16])
 
 
-def cell(concurrency: int, preemptions: int, again: int | None, context: int = 0) -> PointRecord:
+def cell(
+    concurrency: int,
+    preemptions: int,
+    again: int | None,
+    context: int = 0,
+    options: dict[str, Any] | None = None,
+) -> PointRecord:
     """A load of concurrency × 2 requests; `again` tokens were computed twice, `context` of them as context."""
     name, workload = workloads.closed(concurrency, 128, 32, 2 * concurrency)
     rows = [request(i, 0.1 * i, input_tokens=128, output_tokens=32) for i in range(2 * concurrency)]
@@ -30,7 +36,9 @@ def cell(concurrency: int, preemptions: int, again: int | None, context: int = 0
     extra = {} if again is None else {"scheduler": steps}
     metrics = counters({"num_preemptions": 5}, {"num_preemptions": 5 + preemptions})
     session = {"kv_cache_tokens": 1024}
-    return placed(rows, workload, {}, "s1", f"{name}-r1", metrics=metrics, extra=extra, session=session)
+    return placed(
+        rows, workload, options or {}, "s1", f"{name}-r1", metrics=metrics, extra=extra, session=session
+    )
 
 
 def analysed(*records: PointRecord) -> dict:
@@ -51,6 +59,13 @@ def test_preemptions_below_the_boundary_in_tokens_are_set_against_whole_blocks()
     small = cell(4, 3, None)
     small.meta.session["cache_config"] = {"block_size": "128", "num_gpu_blocks": "8"}
     assert analysed(small, cell(16, 7, None))["preemption_boundary_blocks"]["below_with"] == 1
+
+
+def test_no_more_requests_run_than_the_server_lets() -> None:
+    """16 requests want 2,560 tokens of 1,024, but at most 4 run: that nothing is preempted contradicts nothing."""
+    options = {"max_num_seqs": 4}
+    found = analysed(*(cell(c, 0, 0, options=options) for c in (4, 16)))
+    assert "preemption_none" not in found
 
 
 def test_preemptions_below_the_boundary_contradict_it() -> None:

@@ -124,3 +124,11 @@ def test_hits_where_nothing_is_shared_are_told() -> None:
     """Hits of the cost load mean that its prompts were not unique: the comparison must not be believed."""
     found = said(prefix_cache.analyse(study("prefix_cache", everything(hits=640)), "e", CONFIG))
     assert found["prefix_cache_counters_wrong"]["wrong"] == 1
+
+
+def test_hits_that_made_their_points_invalid_are_told_all_the_same() -> None:
+    """The gate takes such points out of every comparison; the counters are still held against them."""
+    data = study("prefix_cache", everything(hits=640))
+    data.rows.loc[data.rows["prefix_hits"] == 640, "verdict"] = "invalid"
+    found = said(prefix_cache.analyse(data, "e", CONFIG))
+    assert found["prefix_cache_counters_wrong"]["wrong"] == 1

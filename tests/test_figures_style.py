@@ -14,6 +14,7 @@ from servelab.figures import palette
 from servelab.figures.dressing import finished
 from servelab.figures.geometry import apart, log_ticks, thin, tidy
 from servelab.figures.style import Rule, Style
+from servelab.report import drawing
 
 
 def luminance(colour: str) -> float:
@@ -95,6 +96,13 @@ def chart(style: Style) -> dict:
     )
     rules = [Rule(2.0, "first", 1.5, 2.5, "crimson"), Rule(2.1, "second", dashed=True)]
     return finished(style.panel(style.line(raw, x, y), style.points(raw, x, y), style.rules(x, rules)))
+
+
+def test_labels_keep_their_digits() -> None:
+    """Coordinates are cut to a hundredth, what stands between the tags is not."""
+    svg = '<svg width="10" height="10"><text x="1.23456">14.5882</text></svg>'
+    drawn = drawing.inline_svg(svg, "a")
+    assert ">14.5882<" in drawn and 'x="1.23"' in drawn
 
 
 def test_a_drawing_follows_the_theme() -> None:

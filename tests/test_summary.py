@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from made_points import closed_rows, counters, failed, point, request
-from servelab import records, summary
+from servelab import records, server_counters, summary
 from servelab.config.schema import Objective
 from servelab.spec import Workload
 
@@ -187,6 +187,13 @@ def test_capacity_falls_back_to_blocks_times_block_size():
     """A server that logs no KV size but exposes its blocks: 100 blocks of 16 tokens."""
     record = point(closed_rows(), session={"cache_config": {"num_gpu_blocks": "100", "block_size": "16"}})
     assert _row(record)["kv_cache_tokens"] == 1600
+
+
+def test_capacity_is_that_of_all_data_parallel_engines():
+    """Each engine says its own cache; requests are spread over both."""
+    record = point([request(0, 0.0)], session={"kv_cache_tokens": 1000, "kv_cache_bytes": 5000})
+    record.meta.spec["server"]["options"] = {"data_parallel_size": 2}
+    assert server_counters.kv_capacity(record.meta) == (2000, 10000)
 
 
 def test_joules_per_token_count_the_tokens_of_the_warm_up_too():

@@ -207,7 +207,7 @@ async def _score(
                 row |= {"chunk_s": [row["end_s"]], "chunk_tokens": [row["output_tokens"]]}
             return row
     except TimeoutError:
-        return row | _failed(zero, "timeout", "no whole answer within the limit of one request")
+        return row | _failed(zero, "stalled", "no whole answer within the limit of one request")
     except aiohttp.ClientConnectorError as error:
         return row | _failed(zero, "connect", str(error))
     except aiohttp.ClientError as error:

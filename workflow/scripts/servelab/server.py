@@ -345,7 +345,7 @@ def _ask(server: Server) -> float | None:
     with contextlib.suppress(*no_answer, ValueError, KeyError, TypeError, RecursionError):
         status, body = server_http.get(server.target, "/version", 10.0)
         if status == 200:
-            server.version = str(json.loads(body)["version"])
+            server.version = redact.line(str(json.loads(body)["version"]), limit=100)
     with contextlib.suppress(*no_answer):
         found = server_http.metrics(server.target)
         server.cache_config = prometheus.cache_config(found)

@@ -54,7 +54,10 @@ def polled(series: pa.Table, name: str, window: Mapping[str, float], combine: st
 
 
 def kv_blocks(meta: PointMeta) -> tuple[int | None, int | None]:
-    """(blocks, tokens in a block) of the KV cache from vllm:cache_config_info; None where the server does not say."""
+    """(blocks, tokens in a block) of the KV cache from vllm:cache_config_info; None where the server does not say.
+
+    Of data-parallel engines, each of which says its own, the blocks of all together.
+    """
     configs = [meta.session.get("cache_config") or {}]
     configs += [prometheus.cache_config(meta.metrics.get(moment, {})) for moment in ("before", "after")]
 
@@ -62,7 +65,8 @@ def kv_blocks(meta: PointMeta) -> tuple[int | None, int | None]:
         texts = [str(config.get(name, "")) for config in configs]
         return next((int(text) for text in texts if text.isdigit() and int(text) > 0), None)
 
-    return said("num_gpu_blocks"), said("block_size")
+    blocks = said("num_gpu_blocks")
+    return None if blocks is None else blocks * _engines(meta), said("block_size")
 
 
 def capacity_requests(tokens: int, each: int, block: int | None) -> float:
@@ -75,11 +79,21 @@ def capacity_requests(tokens: int, each: int, block: int | None) -> float:
 
 
 def kv_capacity(meta: PointMeta) -> tuple[int | None, int | None]:
-    """(tokens, bytes) of the KV cache as the server said: its log, or blocks × block size from /metrics."""
+    """(tokens, bytes) of the KV caches of all engines as the server said: its log, or blocks × block size."""
     places = [meta.session.get("log") or {}, meta.session]
     tokens = next((p["kv_cache_tokens"] for p in places if p.get("kv_cache_tokens")), None)
     size = next((p["kv_cache_bytes"] for p in places if p.get("kv_cache_bytes")), None)
     blocks, block = kv_blocks(meta)
-    if tokens is None and blocks and block:
+    engines = _engines(meta)
+    if tokens is not None:
+        tokens = int(tokens) * engines
+    elif blocks and block:
         tokens = blocks * block
-    return (int(tokens) if tokens is not None else None, int(size) if size is not None else None)
+    return tokens, int(size) * engines if size is not None else None
+
+
+def _engines(meta: PointMeta) -> int:
+    """How many engines the server's requests are spread over (vLLM's data_parallel_size)."""
+    options = meta.spec.get("server", {}).get("options", {})
+    named = {str(name).replace("-", "_"): value for name, value in options.items()}
+    return int(named.get("data_parallel_size") or 1)

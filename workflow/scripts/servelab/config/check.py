@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from servelab.config.load import LoadedStudy
 
 MOST_POINTS_A_START = 500
+_STARTS_ARE_MEASURED = ("kv_capacity", "startup")
 LIMITS = ("flops", "bytes_per_s", "cache_bytes")
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
 _LENGTH_UNITS = {"": 1, "k": 1000, "K": 1024, "m": 10**6, "M": 1 << 20}
@@ -114,6 +115,9 @@ def experiment(key: str, config: Experiment, models: Mapping[str, ModelSpec | No
     for name in ("starts", "repeats"):
         if not 1 <= getattr(config, name) <= 1000:
             problems.append(Problem(f"{key}.{name}", getattr(config, name), "1 to 1000"))
+    if config.kind in _STARTS_ARE_MEASURED and config.repeats != 1:
+        allowed = "1: the starts are what is measured; starts and restarts say how many"
+        problems.append(Problem(f"{key}.repeats", config.repeats, allowed))
     for name in config.models:
         if name not in models:
             problems.append(Problem(f"{key}.models", name, ", ".join(models), nearest(name, models)))

@@ -12,6 +12,7 @@ from servelab.config.schema import Experiment
 from servelab.experiments import comparison, workloads
 from servelab.experiments.base import ServerPlan, StudyData
 from servelab.model_card import ModelCard, NotCalculated
+from servelab.records import PointRecord
 
 KIND = "kv_capacity"
 
@@ -82,8 +83,6 @@ def _start(data: StudyData, row: Mapping[str, Any]) -> dict[str, Any]:
     record = data.load(row)
     tokens, size = server_counters.kv_capacity(record.meta)
     blocks, block = server_counters.kv_blocks(record.meta)
-    tokens = comparison.session_fact(record, "kv_cache_tokens") or tokens
-    size = comparison.session_fact(record, "kv_cache_bytes") or size
     options = {key.replace("-", "_"): value for key, value in data.options(row).items()}
     formula = _bytes_per_token(data, row, options, comparison.session_fact(record, "dtype"))
     known = None if isinstance(formula, NotCalculated) else formula
@@ -102,7 +101,7 @@ def _start(data: StudyData, row: Mapping[str, Any]) -> dict[str, Any]:
         "formula_bytes_per_token": known,
         "relative_error_pct": 100 * (per_token / known - 1) if per_token and known else None,
         "log_resolution_pct": _resolution_pct(record.meta.session, size),
-        "given": any(options.get(option) is not None for option in GIVEN),
+        "given": any(options.get(option) is not None for option in GIVEN) or _given_space(record),
         "reason": formula.reason if isinstance(formula, NotCalculated) else None,
     }
 
@@ -119,6 +118,12 @@ def _bytes_per_token(
         tensor_parallel=int(options.get("tensor_parallel_size") or 1),
         pipeline_parallel=int(options.get("pipeline_parallel_size") or 1),
     )
+
+
+def _given_space(record: PointRecord) -> bool:
+    """Whether the engine's environment says how much memory the CPU engine's cache takes (0: vLLM decides)."""
+    engine = record.meta.start.get("engine") or {}
+    return str((engine.get("environment") or {}).get("VLLM_CPU_KVCACHE_SPACE") or "0") != "0"
 
 
 def _resolution_pct(session: Mapping[str, Any], size: float | None) -> float | None:
@@ -169,7 +174,7 @@ def _formula(group: comparison.Settings, same: pd.DataFrame, name: str, table: s
 
 
 def _boots(group: comparison.Settings, same: pd.DataFrame, name: str, table: str) -> list[Finding]:
-    """Capacity of restarts against the first start; where it was given by an option it says nothing."""
+    """Capacity of restarts against the first start; where it was given in the config it says nothing."""
     tokens = {boot: part["kv_cache_tokens"].dropna().astype(float) for boot, part in same.groupby("boot")}
     first, restart = tokens.get("first"), tokens.get("restart")
     if first is None or restart is None or not len(first) or not len(restart):

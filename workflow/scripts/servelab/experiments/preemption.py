@@ -91,7 +91,7 @@ def analyse(data: StudyData, name: str, config: Config) -> Analysis:
 def _cells(data: StudyData, group: comparison.Settings, every: pd.DataFrame) -> dict[str, Any]:
     """One cell of the map: counts summed over its points (repeats, starts), the boundary for one point."""
     rows = data.usable(every)
-    demand = group["concurrency"] * (group["input_tokens"] + group["output_tokens"])
+    demand = _running(group, rows) * (group["input_tokens"] + group["output_tokens"])
     tokens = rows["kv_cache_tokens"].dropna()
     capacity = float(tokens.iloc[0]) if len(tokens) else None
     preemptions = rows["preemptions"].dropna()
@@ -127,7 +127,13 @@ def _block_ratio(data: StudyData, group: comparison.Settings, rows: pd.DataFrame
     if size is None or blocks is None or blocks < 2:
         return None
     each = -(-(group["input_tokens"] + group["output_tokens"] - 1) // size)
-    return float(group["concurrency"] * each / (blocks - 1))
+    return float(_running(group, rows) * each / (blocks - 1))
+
+
+def _running(group: comparison.Settings, rows: pd.DataFrame) -> int:
+    """How many of the load's requests can run at once: no more than max_num_seqs, where the study gives it."""
+    caps = pd.to_numeric(rows["max_num_seqs"]).dropna()
+    return int(min([group["concurrency"], *caps]))
 
 
 def _recomputed(data: StudyData, rows: pd.DataFrame) -> iteration_log.Recomputed | None:

@@ -94,7 +94,8 @@ def analyse(data: StudyData, name: str, config: Config) -> Analysis:
     single = _one_by_one(data, alone, name)
     busy = rows[~_alone(rows, config)]
     cost = load_table.load_table(data, busy, (CACHE,), name, drop=("ready_s", *load_table.CAPACITY))
-    counters = _counters(usable, name)
+    # Also of points that hits where none may be made invalid: those are what the counters are looked at for.
+    counters = _counters(rows[rows["status"] == "ok"], name)
     findings = comparison.failed_settings(rows, name, lambda row: f"{CACHE}={row[CACHE]}")
     findings += _hit_findings(single, name) + _unshared_findings(data, alone, name, single.id)
     findings += _cost_findings(data, data.usable(busy), name, cost.id)
@@ -213,11 +214,11 @@ def _cost_findings(data: StudyData, usable: pd.DataFrame, name: str, table: str)
     return findings
 
 
-def _counters(usable: pd.DataFrame, name: str) -> Table:
+def _counters(measured: pd.DataFrame, name: str) -> Table:
     """The server's own counters over each load: tokens queried and found, summed over its points."""
     made = []
     by = (comparison.MODEL, comparison.SERVER, CACHE, *load_table.LOAD, "shared_prefix_tokens")
-    for group, same in comparison.groups(usable, by):
+    for group, same in comparison.groups(measured, by):
         sums = {
             column: same[column].astype(float).sum(min_count=1)
             for column in ("prefix_queries", "prefix_hits")

@@ -92,7 +92,8 @@ def inline_svg(svg: str, name: str) -> str:
     size = re.search(r'<svg[^>]*?width="([\d.]+)"[^>]*?height="([\d.]+)"', svg)
     if size and "viewBox" not in svg.split(">", 1)[0]:
         svg = svg.replace("<svg", f'<svg viewBox="0 0 {size.group(1)} {size.group(2)}"', 1)
-    svg = re.sub(r"(\d+\.\d{2})\d+", r"\1", svg)
+    # Coordinates to a hundredth; what the labels say stays as it is.
+    svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d+\.\d{2})\d+", r"\1", tag[0]), svg)
     svg = re.sub(r' (?:role|aria-[a-z]+|class|pointer-events|xml:space)="[^"]*"', "", svg)
     svg = re.sub(r'<path d="M0,0h0v0h0Z"/>', "", svg)
     return palette.themed(svg.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1))

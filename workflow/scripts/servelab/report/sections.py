@@ -13,6 +13,7 @@ import pandas as pd
 from servelab.claims import NOT_MEASURED, Analysis, Finding, Table
 from servelab.report.cells import TableView, table_view
 from servelab.report.drawing import Draw, FigureView, figure_views
+from servelab.report.tables import csv
 from servelab.report.words import Words
 
 EMBEDDED_CSV_BYTES = 60_000
@@ -109,7 +110,7 @@ class Sections:
         self.tables_so_far += 1
         view = table_view(table, self.words, self.tables_so_far)
         view.csv = f"{self.beside}/{table.id}.csv" if self.beside else ""
-        data = table.frame.to_csv(index=False).encode("utf-8")
+        data = csv(table.frame)
         if len(data) <= EMBEDDED_CSV_BYTES:
             view.csv_data = "data:text/csv;charset=utf-8;base64," + base64.b64encode(data).decode("ascii")
         self.anchors[table.id] = (f"t-{table.id}", view.number)
