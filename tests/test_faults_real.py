@@ -28,9 +28,9 @@ def start_of(real: RealServer, *points: Point, model: str = "", **options: Optio
         version="0.31.0",
         python=str(real.python),
         preload=("libiomp5.so",),
-        environment={"VLLM_CPU_KVCACHE_SPACE": "1"},
+        environment={"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CACHE_ROOT": str(real.caches)},
         startup_timeout_s=600.0,
-        stop_timeout_s=30.0,
+        stop_timeout_s=15.0,
     )
     spec = ModelSpec("smollm2-135m", model or str(real.model), "0" * 32, vocab_size=49152, max_tokens=2048)
     small: dict[str, Option] = {

