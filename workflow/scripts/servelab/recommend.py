@@ -460,7 +460,9 @@ def _of_hits(data: StudyData, own: pd.DataFrame, miss: float, hit: float) -> Adv
     not."""
     setting = "enable_prefix_caching"
     values: dict[str, Any] = {"miss": miss, "hit": hit, "ratio": miss / hit, "share": None, **_server(own)}
-    busy = _busiest(own[own["shared_prefix_tokens"].fillna(0) == 0])
+    unshared = own[own["shared_prefix_tokens"].fillna(0) == 0]
+    # What the cache costs shows under load: of the unshared loads those with the most requests at once.
+    busy = _busiest(unshared[unshared["concurrency"] == unshared["concurrency"].max()])
     sides = {group[setting]: part for group, part in comparison.groups(busy, (setting,))}
     if {True, False} <= set(sides):
         found = comparison.compare(data, sides[False], sides[True], THROUGHPUT)
