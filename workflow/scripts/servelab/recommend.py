@@ -17,6 +17,7 @@ from servelab.claims import MEASURED, NOT_MEASURED, Analysis, Finding, Table
 from servelab.config.schema import Objective
 from servelab.experiments import comparison
 from servelab.experiments.base import StudyData
+from servelab.option_names import underscored
 from servelab.spec import Option
 
 KIND = "what_to_set"
@@ -482,7 +483,7 @@ def _command(data: StudyData, rows: pd.DataFrame, model: str, advice: Sequence[A
             data.load(comparison.each_row(rows.head(1))[0]).meta.start.get("model", {}).get("path", model)
         )
         each = [data.options(row) for row in comparison.each_row(rows)]
-        plain = [{name.replace("-", "_"): value for name, value in one.items()} for one in each]
+        plain = [underscored(one) for one in each]
         shared = {k: v for k, v in plain[0].items() if all(one.get(k) == v for one in plain)}
     options = {name: value for name, value in shared.items() if name not in _MEASURING}
     options |= {

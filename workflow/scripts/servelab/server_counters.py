@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from servelab import prometheus
+from servelab.option_names import underscored
 from servelab.records import PointMeta
 
 PREEMPTIONS = "vllm:num_preemptions_total"
@@ -95,5 +96,5 @@ def kv_capacity(meta: PointMeta) -> tuple[int | None, int | None]:
 def _engines(meta: PointMeta) -> int:
     """How many engines the server's requests are spread over (vLLM's data_parallel_size)."""
     options = meta.spec.get("server", {}).get("options", {})
-    named = {str(name).replace("-", "_"): value for name, value in options.items()}
+    named = underscored(options)
     return int(named.get("data_parallel_size") or 1)

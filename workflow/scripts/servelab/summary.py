@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from servelab import server_counters
 from servelab.canonical import canonical_json
 from servelab.config.schema import Objective
+from servelab.option_names import underscored
 from servelab.records import PointMeta, PointRecord
 from servelab.request_times import RequestTimes, gaps_within, request_times
 from servelab.spec import Workload
@@ -135,7 +136,7 @@ def _identity(meta: PointMeta, kind: str, path: str) -> dict[str, Any]:
 def _settings(meta: PointMeta) -> dict[str, Any]:
     server = meta.spec.get("server", {})
     options = server.get("options", {})
-    named = {str(name).replace("-", "_"): value for name, value in options.items()}
+    named = underscored(options)
     return {"options": canonical_json(options), **{name: named.get(name) for name in _SETTINGS}}
 
 

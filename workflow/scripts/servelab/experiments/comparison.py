@@ -17,6 +17,7 @@ import pandas as pd
 from servelab import pooled, stats, variance
 from servelab.claims import NOT_MEASURED, Analysis, Finding
 from servelab.experiments.base import StudyData
+from servelab.option_names import underscored
 from servelab.records import PointRecord
 
 Settings = dict[str, Any]
@@ -78,7 +79,7 @@ def experiment_rows(data: StudyData, name: str, tested: Sequence[str]) -> pd.Dat
     """
     rows = data.rows_of(name).copy()
     options = [json.loads(text) if isinstance(text, str) else {} for text in rows["options"]]
-    plain = [{str(key).replace("-", "_"): value for key, value in one.items()} for one in options]
+    plain = [underscored(one) for one in options]
     names = sorted({key for one in plain for key in one} - set(tested))
     varied = [key for key in names if len({json.dumps(one.get(key)) for one in plain}) > 1]
     rows[SERVER] = [" ".join(f"{key}={one.get(key)}" for key in varied) or None for one in plain]

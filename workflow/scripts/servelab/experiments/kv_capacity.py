@@ -12,6 +12,7 @@ from servelab.config.schema import Experiment
 from servelab.experiments import comparison, workloads
 from servelab.experiments.base import ServerPlan, StudyData
 from servelab.model_card import ModelCard, NotCalculated
+from servelab.option_names import underscored
 from servelab.records import PointRecord
 
 KIND = "kv_capacity"
@@ -83,7 +84,7 @@ def _start(data: StudyData, row: Mapping[str, Any]) -> dict[str, Any]:
     record = data.load(row)
     tokens, size = server_counters.kv_capacity(record.meta)
     blocks, block = server_counters.kv_blocks(record.meta)
-    options = {key.replace("-", "_"): value for key, value in data.options(row).items()}
+    options = underscored(data.options(row))
     formula = _bytes_per_token(data, row, options, comparison.session_fact(record, "dtype"))
     known = None if isinstance(formula, NotCalculated) else formula
     per_token = size / tokens if size and tokens else None

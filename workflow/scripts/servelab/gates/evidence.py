@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from servelab.model_card import ModelCard
+from servelab.option_names import underscored
 from servelab.records import PointRecord
 from servelab.request_times import RequestTimes, request_times
 from servelab.spec import Workload
@@ -72,7 +73,7 @@ class Evidence:
         if self.card is None:
             return None
         options = self.record.meta.spec.get("server", {}).get("options", {})
-        named = {str(name).replace("-", "_"): value for name, value in options.items()}
+        named = underscored(options)
         return self.card.as_served(named, (self.record.meta.session.get("log") or {}).get("dtype"))
 
     @property
