@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from programs import need
 from project_folder import Project, Run
 from servelab import processes
 from servelab.records import read_point
@@ -262,9 +263,7 @@ def test_a_limit_of_sixty_four_open_files_that_cannot_be_raised(project: Project
         "--start",
         json.dumps(start.to_json()),
     ]
-    limited = ["prlimit", "--nofile=64:64", *command]
-    if shutil.which("prlimit") is None:
-        pytest.skip("prlimit is not here")
+    limited = [need("prlimit", "util-linux"), "--nofile=64:64", *command]
     done = subprocess.run(limited, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     assert "Traceback" not in done.stderr

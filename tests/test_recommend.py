@@ -1,6 +1,5 @@
 """E12: advice follows from the points, says its price, and is «not measured» where nothing supports it."""
 
-import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import test_experiment_options as options
 import test_experiment_perplexity as quality
 from made_points import closed_rows
 from made_study import placed, study
+from programs import need
 from servelab import alert_rules, recommend
 from servelab.claims import Analysis, Table
 from servelab.config.schema import Objective, Study
@@ -325,15 +325,13 @@ def test_alerting_rules_are_for_exactly_these_limits() -> None:
     assert {rule["alert"] for rule in bare} == {"VllmPreemptions", "VllmRequestsWaiting"}
 
 
-@pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="promtool (Debian's prometheus package) is not installed"
-)
 def test_promtool_accepts_the_rules_and_they_fire(tmp_path: Path) -> None:
     """promtool checks the rules' syntax, and its unit test sees them fire above the limits and be still
     below."""
+    promtool = need("promtool", "prometheus")
     (tmp_path / "alerts.yaml").write_text(alert_rules.rules("s", LIMITS), encoding="utf-8")
     checked = subprocess.run(
-        ["promtool", "check", "rules", "alerts.yaml"], cwd=tmp_path, capture_output=True, text=True
+        [promtool, "check", "rules", "alerts.yaml"], cwd=tmp_path, capture_output=True, text=True
     )
     assert checked.returncode == 0, checked.stderr + checked.stdout
     series = 'vllm:num_requests_waiting{model_name="m"}'
@@ -348,6 +346,6 @@ def test_promtool_accepts_the_rules_and_they_fire(tmp_path: Path) -> None:
     }]}  # fmt: skip
     (tmp_path / "test.yaml").write_text(yaml.safe_dump(tests), encoding="utf-8")
     done = subprocess.run(
-        ["promtool", "test", "rules", "test.yaml"], cwd=tmp_path, capture_output=True, text=True
+        [promtool, "test", "rules", "test.yaml"], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr + done.stdout

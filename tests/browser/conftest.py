@@ -1,7 +1,8 @@
 """The made-up study's paper in both languages and a comparison, on disk, with its files beside it."""
 
 import asyncio
-import shutil
+import fcntl
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import chromium  # noqa: E402
 
 import report_fixture  # noqa: E402
+from programs import need  # noqa: E402
 
 AXE = HERE / "node_modules/axe-core/axe.min.js"
 
@@ -27,11 +29,14 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def axe() -> str:
-    """axe-core's source, put there by `npm ci` in tests/browser."""
-    if not AXE.exists():
-        if not shutil.which("npm"):
-            pytest.fail("axe-core is missing and there is no npm to install it")
-        pytest.fail("axe-core is missing: run `npm ci --prefix tests/browser`")
+    """axe-core's source, put beside the tests by npm where it is not there yet."""
+    with (HERE / "package.json").open() as one_at_a_time:
+        fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+        if not AXE.exists():
+            npm = need("npm", "npm")
+            command = [npm, "ci", "--prefix", str(HERE), "--no-audit", "--no-fund"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+            assert done.returncode == 0, f"axe-core could not be installed:\n{done.stdout}{done.stderr}"
     return AXE.read_text(encoding="utf-8")
 
 
@@ -39,7 +44,7 @@ def axe() -> str:
 def door() -> Iterator[str]:
     """One browser for all tests; each gets a tab that remembers nothing of the others."""
     if not chromium.COMMAND:
-        pytest.fail("no chromium on the PATH: install Debian's package chromium")
+        need("chromium", "chromium")
     with chromium.browser() as door:
         yield door
 

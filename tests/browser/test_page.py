@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from chromium import Page
 
+from programs import need
+
 pytestmark = pytest.mark.browser
 
 Browse = Callable[[Callable[[Page], Any]], Any]
@@ -263,12 +265,15 @@ def test_it_prints_to_a4(browse: Browse, papers: dict[str, Path], tmp_path: Path
 
     browse(scenario)
     info = subprocess.run(
-        ["pdfinfo", tmp_path / "paper.pdf"], capture_output=True, text=True, check=True
+        [need("pdfinfo", "poppler-utils"), tmp_path / "paper.pdf"], capture_output=True, text=True, check=True
     ).stdout
     assert "(A4)" in info
     assert 3 <= int(re.search(r"Pages:\s+(\d+)", info).group(1)) <= 40
     text = subprocess.run(
-        ["pdftotext", tmp_path / "paper.pdf", "-"], capture_output=True, text=True, check=True
+        [need("pdftotext", "poppler-utils"), tmp_path / "paper.pdf", "-"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     for words in ("Abstract", "Throughput stopped following concurrency", "How to cite"):
         assert words in text

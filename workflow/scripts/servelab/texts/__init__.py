@@ -22,6 +22,8 @@ from typing import Any
 import yaml
 
 LANGUAGES = ("en", "ko")
+# libyaml's where PyYAML has it: a language's texts in a tenth of the time.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Formatter(string.Formatter):
@@ -61,7 +63,7 @@ def catalogue(language: str) -> Catalogue:
     for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if not file.name.endswith(".yaml"):
             continue
-        for key, value in _flatten("", yaml.safe_load(file.read_text(encoding="utf-8")) or {}):
+        for key, value in _flatten("", yaml.load(file.read_text(encoding="utf-8"), _LOADER) or {}):
             if key in texts:
                 raise ValueError(f"text «{key}» stands twice in texts/{language}/ (again in {file.name})")
             texts[key] = value
