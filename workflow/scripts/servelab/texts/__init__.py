@@ -23,7 +23,7 @@ import yaml
 
 LANGUAGES = ("en", "ko")
 # libyaml's where PyYAML has it: a language's texts in a tenth of the time.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SAFE_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Formatter(string.Formatter):
@@ -63,7 +63,8 @@ def catalogue(language: str) -> Catalogue:
     for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if not file.name.endswith(".yaml"):
             continue
-        for key, value in _flatten("", yaml.load(file.read_text(encoding="utf-8"), _LOADER) or {}):
+        tree = yaml.load(file.read_text(encoding="utf-8"), _SAFE_LOADER)  # noqa: S506
+        for key, value in _flatten("", tree or {}):
             if key in texts:
                 raise ValueError(f"text «{key}» stands twice in texts/{language}/ (again in {file.name})")
             texts[key] = value
