@@ -96,6 +96,29 @@ def test_what_was_not_measured_is_not_advised() -> None:
     }
 
 
+def test_a_setting_that_was_not_varied_stays_as_the_study_sets_it() -> None:
+    """One chunk size on every server is no default of the server's; what no server was given is."""
+    name, workload = workloads.closed(4, 64, 16, 16)
+    points = [
+        placed(
+            closed_rows(4, 4),
+            workload,
+            {"max_num_batched_tokens": 512, "max-num-seqs": seqs},
+            at,
+            f"{name}-r1",
+        )
+        for seqs, at in ((8, "s1"), (16, "s2"))
+    ]
+    analysis = recommend.analyse(study("load_sweep", points), [])
+    assert values(analysis)["max_num_batched_tokens"] is None
+    told = {
+        finding.values["setting"]: finding for finding in analysis.findings if "setting" in finding.values
+    }
+    assert told["max_num_batched_tokens"].template == "set_not_varied"
+    assert told["max_num_batched_tokens"].values["kept"] == "--max-num-batched-tokens=512"
+    assert {told[name].template for name in ("max_num_seqs", "kv_cache_dtype")} == {"set_not_measured"}
+
+
 def caps(
     gaps_s: dict[int, float], starts: int = 2, spread: float = 0.001, concurrency: int = 8,
     ttft_s: float = 0.05, experiment: str = "e", **more: object,

@@ -180,6 +180,9 @@ def test_the_whole_reference_is_in_the_report_with_what_is_missing() -> None:
     assert shown == [row.id for row in NOTES]
     assert view.found + len(view.missing) == view.total == len(NOTES)
     assert "H01" in view.missing
+    parts = {there: [row.id for _, rows in view.rows(there) for row in rows] for there in (True, False)}
+    assert parts[False] == view.missing and len(parts[True]) == view.found > 0
+    assert sorted(parts[True] + parts[False]) == sorted(shown)
 
 
 def test_a_reference_is_a_name_and_not_a_path() -> None:

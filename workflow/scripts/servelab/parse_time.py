@@ -299,7 +299,7 @@ def _code_of(path: str, source: str) -> CodeType:
     """A module's code, from Python's own byte code beside it where that is up to date: a tenth of compiling it."""
     if not sys.flags.optimize:  # `python -O` keeps byte code without asserts
         return cast(CodeType, SourceFileLoader("module", path).get_code("module"))
-    return cast(CodeType, compile(source, "", "exec", dont_inherit=True, optimize=0))
+    return compile(source, "", "exec", dont_inherit=True, optimize=0)
 
 
 def _add_code(sha: "hashlib._Hash", code: CodeType) -> None:

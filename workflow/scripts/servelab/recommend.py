@@ -1,12 +1,12 @@
 """E12: what to set for the study's objective, from what was measured, with the points it rests on and its price.
 
-A setting is recommended only where the study's own points support it; otherwise it is «not measured» and the
-server's default stays. What a recommendation costs is said with it.
+A setting is recommended only where the study's own points support it; otherwise it is «not measured» and what the
+study sets, or the server's default, stays. What a recommendation costs is said with it.
 """
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
 
@@ -58,9 +58,11 @@ def analyse(data: StudyData, found: Sequence[Analysis]) -> Analysis:
     rows, commands, findings = [], [], []
     for model in dict.fromkeys(data.rows["model"].dropna()):
         mine = usable[usable["model"] == model]
+        shared = _shared(data, mine)
         advice = [_concurrency(mine, data.study.objective), *_options(data, mine, found, model)]
+        advice = [_as_it_is(each, shared) for each in advice]
         rows += [_row(model, each, data.study.objective) for each in advice]
-        commands.append(_command(data, mine, model, advice))
+        commands.append(_command(data, mine, model, shared, advice))
         findings += comparison.labelled([_finding(model, each, data.study.objective) for each in advice])
     if not any(row["value"] is not None for row in rows):
         return Analysis(KIND, "", NOT_MEASURED, "nothing_supports_a_setting")
@@ -475,16 +477,29 @@ def _of_hits(data: StudyData, own: pd.DataFrame, miss: float, hit: float) -> Adv
     return Advice(setting, template, hit < miss, values, _paths(own))
 
 
-def _command(data: StudyData, rows: pd.DataFrame, model: str, advice: Sequence[Advice]) -> dict[str, str]:
+def _shared(data: StudyData, rows: pd.DataFrame) -> dict[str, Option]:
+    """The options, with underscores, that all servers of these points were given with one value."""
+    each = [underscored(data.options(row)) for row in comparison.each_row(rows)]
+    return {k: v for k, v in each[0].items() if all(one.get(k) == v for one in each)} if each else {}
+
+
+def _as_it_is(advice: Advice, shared: Mapping[str, Option]) -> Advice:
+    """For a setting without a recommendation: what every server of the study had is what stays."""
+    if advice.template != "not_measured" or advice.setting not in shared:
+        return advice
+    kept = " ".join(engine.flag_words(advice.setting, shared[advice.setting]))
+    return replace(advice, template="not_varied", values={**advice.values, "kept": kept})
+
+
+def _command(
+    data: StudyData, rows: pd.DataFrame, model: str, shared: Mapping[str, Option], advice: Sequence[Advice]
+) -> dict[str, str]:
     """`vllm serve` with the options that all the study's servers share and the recommended ones."""
-    path, shared = model, dict[str, Option]()
+    path = model
     if len(rows):
         path = str(
             data.load(comparison.each_row(rows.head(1))[0]).meta.start.get("model", {}).get("path", model)
         )
-        each = [data.options(row) for row in comparison.each_row(rows)]
-        plain = [underscored(one) for one in each]
-        shared = {k: v for k, v in plain[0].items() if all(one.get(k) == v for one in plain)}
     options = {name: value for name, value in shared.items() if name not in _MEASURING}
     options |= {
         one.setting: one.value for one in advice if one.value is not None and one.setting != "concurrency"

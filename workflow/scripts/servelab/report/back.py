@@ -48,6 +48,14 @@ class ReferenceView:
     found: int = 0
     total: int = 0
 
+    def rows(self, there: bool) -> list[tuple[str, list[ReferenceRow]]]:
+        """The groups with only the rows that have a counterpart, or only those that have none."""
+        kept = [
+            (group, [row for row in rows if (row.our_status != NOT_MEASURED) == there])
+            for group, rows in self.groups
+        ]
+        return [(group, rows) for group, rows in kept if rows]
+
 
 @dataclass(frozen=True)
 class EvidenceRow:
@@ -133,7 +141,7 @@ def _metric(name: str, words: Words) -> str:
 
 
 def _amount(value: float | None, low: float | None, high: float | None, unit: str, digits: int = 4) -> str:
-    shown = "" if unit in ("1", "") else f" {'×' if unit == 'x' else unit}"
+    shown = "" if unit in ("1", "count", "") else f" {'×' if unit == 'x' else unit}"
     middle = "" if value is None else _short(value, digits)
     ends = "" if low is None or high is None else f"{_short(low, digits)}–{_short(high, digits)}"
     if middle and ends and len({middle, *ends.split("–")}) > 1:

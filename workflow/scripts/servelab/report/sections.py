@@ -167,9 +167,11 @@ def open_ends(text: str, missing: str) -> str:
 
 
 def without_start(text: str, start: str) -> str:
-    """The text without what it starts with, a capital letter in front again."""
+    """The text without what it starts with, a capital letter in front again unless an option's name is there."""
     rest = text.removeprefix(start)
-    return text if rest == text or not rest else rest[0].upper() + rest[1:]
+    if rest == text or not rest or "_" in rest.split()[0]:
+        return rest
+    return rest[0].upper() + rest[1:]
 
 
 def with_points(analysis: Analysis, points: pd.DataFrame) -> Analysis:
