@@ -114,7 +114,7 @@ def _row(model: str, advice: Advice, objective: Objective) -> dict[str, Any]:
 
 def _words(objective: Objective) -> str:
     bounds = (("TTFT p95", objective.ttft_p95_ms), ("ITL p99", objective.itl_p99_ms))
-    return ", ".join(f"{name} ≤ {bound:g} ms" for name, bound in bounds if bound > 0)
+    return ", ".join(f"{name} ≤ {bound:,g} ms" for name, bound in bounds if bound > 0)
 
 
 def _finding(model: str, advice: Advice, objective: Objective) -> Finding:
