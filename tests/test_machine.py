@@ -64,6 +64,50 @@ def test_a_strangers_load_is_foreign_and_our_own_is_not(tmp_path: Path) -> None:
     assert ours["foreign_cpus"] < foreign["foreign_cpus"] - 0.1
 
 
+def test_what_ends_in_between_is_still_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler that the server calls and waits for is the measurement's own, whenever it was started.
+
+    In 10 s: the server itself 1 s; a compiler that had used 2 s before ends after 6 more; one comes and goes, 0.5 s;
+    a stranger 2 s. The stranger's are foreign and no others.
+    """
+    me, server, compiler, stranger = os.getpid(), 900_001, 900_002, 900_003
+
+    def reading(at: float, busy_s: float, used: dict[int, tuple[int, float, float]]) -> machine._Reading:
+        each = [
+            processes.Process(pid, str(pid), "S", parent, 0, 1, int(own * 100), int(reaped * 100))
+            for pid, (parent, own, reaped) in used.items()
+        ]
+        return machine._Reading(
+            at, busy_s, 0.0,
+            {(one.pid, 1): one.cpu_ticks / 100 for one in each},
+            {(one.pid, 1): one.reaped_ticks / 100 for one in each},
+            {(one.pid, 1): one.name for one in each},
+            each, {}, [], {},
+        )  # fmt: skip
+
+    before = {
+        me: (1, 5.0, 1.0),
+        server: (me, 3.0, 0.0),
+        compiler: (server, 2.0, 0.0),
+        stranger: (1, 7.0, 0.0),
+    }
+    after = {me: (1, 5.0, 1.0), server: (me, 4.0, 8.5), stranger: (1, 9.0, 0.0)}
+    readings = iter([reading(100.0, 50.0, before), reading(110.0, 59.5, after)])
+    monkeypatch.setattr(machine, "_read", lambda: next(readings))
+    found = machine.Watch(set).start().stop()
+    assert found["foreign_cpus"] == pytest.approx(0.2)
+    assert found["foreign_top"] == [[str(stranger), 0.2]]
+
+
+def test_a_child_that_was_waited_for_is_read_with_its_parent() -> None:
+    """/proc counts an ended child's time at whoever waited for it."""
+    before = processes.process(os.getpid())
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
+    after = processes.process(os.getpid())
+    assert before is not None and after is not None
+    assert after.reaped_ticks - before.reaped_ticks >= 0.25 * os.sysconf("SC_CLK_TCK")
+
+
 def test_energy_counters_that_wrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A RAPL counter that went round during a point gives the joules spent, not a negative number."""
     zone = tmp_path / "intel-rapl:0"

@@ -69,6 +69,7 @@ class _Reading:
     busy_s: float
     steal_s: float
     cpu_s: dict[tuple[int, int], float]
+    reaped_s: dict[tuple[int, int], float]
     names: dict[tuple[int, int], str]
     table: list[processes.Process]
     rapl: dict[str, tuple[float, float]]
@@ -80,17 +81,28 @@ class _Reading:
 class Watch:
     """What else the machine did between start and stop. Two readings, nothing in between: it loads nothing.
 
-    ours: pids of the server and what it has started, asked at the end. This process and all that it has
-    started are the measurement's own as well; everything else is foreign.
+    ours: pids of the server and what it has started, asked at both ends. This process and all that it has
+    started are the measurement's own as well, also what ends in between (a compiler that the server calls);
+    everything else is foreign.
     """
 
     ours: Callable[[], set[int]]
     first: _Reading | None = field(default=None, repr=False)
+    own_at_first: set[int] = field(default_factory=set, repr=False)
 
     def start(self) -> "Watch":
         """Take the first reading."""
         self.first = _read()
+        self.own_at_first = self._own(self.first)
         return self
+
+    def _own(self, reading: _Reading) -> set[int]:
+        mine = os.getpid()
+        return {
+            mine,
+            *self.ours(),
+            *(each.pid for each in processes.descendants(mine, reading.table)),
+        }
 
     def stop(self) -> dict[str, Any]:
         """What happened since start, for PointMeta.machine: plain values, a reading that is not there left out.
@@ -103,12 +115,10 @@ class Watch:
         assert self.first is not None, "start() comes first"
         before, after = self.first, _read()
         wall_s = max(after.at - before.at, 1e-9)
-        ours = {
-            os.getpid(),
-            *self.ours(),
-            *(each.pid for each in processes.descendants(os.getpid(), after.table)),
-        }
-        ours_s = sum(s - before.cpu_s.get(key, 0.0) for key, s in after.cpu_s.items() if key[0] in ours)
+        ours = self._own(after)
+        own_after = {key for key in after.cpu_s if key[0] in ours}
+        own_before = {key for key in before.cpu_s if key[0] in self.own_at_first or key in own_after}
+        ours_s = _seconds(after, own_after) - _seconds(before, own_before)
         foreign = {
             key: s - before.cpu_s.get(key, 0.0)
             for key, s in after.cpu_s.items()
@@ -124,6 +134,15 @@ class Watch:
             "throttled": _throttled(before, after),
             **({"energy_j": energy} if energy else {}),
         }
+
+
+def _seconds(reading: _Reading, keys: set[tuple[int, int]]) -> float:
+    """Processor time of these processes up to now, of what they have waited for too.
+
+    A process that ends is counted on by whoever waited for it, so that the difference of two readings has all the
+    time that was spent in between, and none twice.
+    """
+    return sum(reading.cpu_s[key] + reading.reaped_s[key] for key in keys)
 
 
 def gpu_memory_used() -> dict[int, int]:
@@ -153,6 +172,7 @@ def _read() -> _Reading:
         busy_s=(user + nice + system + irq + softirq) / tick,
         steal_s=steal / tick,
         cpu_s={(each.pid, each.started): each.cpu_ticks / tick for each in table},
+        reaped_s={(each.pid, each.started): each.reaped_ticks / tick for each in table},
         names={(each.pid, each.started): each.name for each in table},
         table=table,
         rapl=_rapl(),

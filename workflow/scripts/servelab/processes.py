@@ -18,7 +18,10 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class Process:
-    """A process as /proc/<pid>/stat has it. started: clock ticks since boot; (pid, started) is unique."""
+    """A process as /proc/<pid>/stat has it. started: clock ticks since boot; (pid, started) is unique.
+
+    cpu_ticks: its own processor time. reaped_ticks: that of children, and theirs, that have ended and were waited for.
+    """
 
     pid: int
     name: str
@@ -27,6 +30,7 @@ class Process:
     session: int
     started: int
     cpu_ticks: int
+    reaped_ticks: int = 0
 
 
 def process(pid: int) -> Process | None:
@@ -45,6 +49,7 @@ def process(pid: int) -> Process | None:
         session=int(rest[3]),
         started=int(rest[19]),
         cpu_ticks=int(rest[11]) + int(rest[12]),
+        reaped_ticks=int(rest[13]) + int(rest[14]),
     )
 
 
