@@ -46,6 +46,23 @@ def test_specifications_are_known(language: str) -> None:
             assert number(12.5 if spec else "words", spec), key
 
 
+@pytest.mark.parametrize(
+    ("value", "spec", "written"),
+    [
+        (0.125, "pct1", "12.5 %"),
+        (-0.0154, "pct2", "−1.54 %"),
+        (1.4448, "pct1", "144 %"),
+        (10.326, "pct1", "1,030 %"),
+        (-1.23, "sig3", "−1.23"),
+        ("-1", "", "-1"),
+        (None, "pct1", "not measured"),
+    ],
+)
+def test_numbers_are_written_as_precisely_as_they_are_known(value: object, spec: str, written: str) -> None:
+    """Percents from 100 on have three digits and no more; negative numbers a minus sign; words stay."""
+    assert number(value, spec) == written
+
+
 def test_texts_named_in_templates_exist() -> None:
     """A template asks only for texts that the catalogue has."""
     folder = resources.files("servelab.report") / "templates"

@@ -162,11 +162,21 @@ class Style:
             "title": words,
         }
 
-    def category(self, column: str, title: str = "", sort: Sequence[object] | None = None) -> dict[str, Any]:
-        """Keywords for alt.X or alt.Y of a discrete axis: `alt.Y(**style.category("server", "Server"))`."""
+    def category(
+        self, column: str, title: str = "", sort: Sequence[object] | None = None, **more: object
+    ) -> dict[str, Any]:
+        """Keywords for alt.X or alt.Y of a discrete axis: `alt.Y(**style.category("server", "Server"))`.
+
+        more: further keywords of alt.Axis.
+        """
         words = self.words.get(title, title) or None
         axis = alt.Axis(
-            title=words, grid=False, ticks=False, domain=False, labelLimit=150 if self.narrow else 240
+            title=words,
+            grid=False,
+            ticks=False,
+            domain=False,
+            labelLimit=150 if self.narrow else 240,
+            **more,
         )
         return {
             "field": column,
@@ -331,7 +341,7 @@ class Style:
         frame = tidy(data, [x, y, value])
         top = float(frame[value].max()) if len(frame) else 1.0
         places = {
-            "x": alt.X(**self.category(x, titles[0], list(dict.fromkeys(frame[x])))),
+            "x": alt.X(**self.category(x, titles[0], list(dict.fromkeys(frame[x])), labelAngle=0)),
             "y": alt.Y(**self.category(y, titles[1], list(dict.fromkeys(frame[y])))),
         }
         base = alt.Chart(frame).encode(**places)

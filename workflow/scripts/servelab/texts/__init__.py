@@ -5,10 +5,12 @@ Every file of a language is merged into one tree (an id may stand in one file on
 
     int    1,234          rounded to a whole number, thousands separated
     sig2   sig3  sig4     so many significant digits, thousands separated, no exponent
-    pct0   pct1  pct2     a ratio as percent with so many decimals: 0.125:pct1 → 12.5 %
+    pct0   pct1  pct2     a ratio as percent with so many decimals: 0.125:pct1 → 12.5 %; from 100 % on three significant
+                          digits: 10.326:pct1 → 1,030 %
     x2                    a ratio with two decimals and ×: 1.37 ×
 
-A value that is None or NaN is written as the language's «not measured».
+A negative number has a minus sign, not a hyphen. A value that is None or NaN is written as the language's
+«not measured».
 """
 
 import math
@@ -75,12 +77,20 @@ def number(value: Any, spec: str = "", missing: str = "not measured") -> str:
     """Write a value by one of the specifications above (or Python's)."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return missing
+    text = _written(value, spec)
+    return text.replace("-", "−", 1) if isinstance(value, int | float) and text.startswith("-") else text
+
+
+def _written(value: Any, spec: str) -> str:
     if spec == "int":
         return f"{round(value):,}"
     if spec.startswith("sig") and spec[3:].isdigit():
         return significant(float(value), int(spec[3:]))
     if spec.startswith("pct") and spec[3:].isdigit():
-        return f"{100 * value:,.{int(spec[3:])}f} %"
+        percent = 100 * value
+        return (
+            f"{significant(percent, 3) if abs(percent) >= 100 else format(percent, f',.{int(spec[3:])}f')} %"
+        )
     if spec == "x2":
         return f"{value:,.2f} ×"
     return format(value, spec)
