@@ -126,6 +126,20 @@ def test_lost_and_damaged_results(project: Project) -> None:
     assert read_point(two, key_of_two).meta.status == "ok"
 
 
+def test_a_store_that_was_lost_is_filled_again_from_what_is_shown(project: Project) -> None:
+    """Results that were copied without the store: a concurrency more measures that one, not all of them again."""
+    assert counts(project.measure()) == (1, 2, 0)
+    before = {path: read_point(path).meta.provenance["started_at"] for path in project.point_paths()}
+    shutil.rmtree(project.root / "results/store")
+    set_concurrency(project, 1, 2, 4)
+    planned = project.run("plan")
+    assert "to do: 1 starts, 1 points" in planned.output
+    assert not (project.root / "results/store").exists(), "plan only looks"
+    assert counts(project.measure()) == (1, 1, 2)
+    assert {path: read_point(path).meta.provenance["started_at"] for path in before} == before
+    assert len(project.store_paths()) == 3
+
+
 def test_right_file_under_a_wrong_name(project: Project) -> None:
     """A whole point in another's place is found by what it says of itself, named, set aside and measured again."""
     assert counts(project.measure()) == (1, 2, 0)

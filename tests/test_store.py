@@ -74,6 +74,27 @@ def test_where_links_are_not_possible_the_point_is_copied(
     assert read_point(target, KEY).meta == read_point(kept).meta
 
 
+def test_what_the_store_lost_is_taken_back_from_where_it_is_shown(store: Store, tmp_path: Path) -> None:
+    """A whole point of that key, once; another's, half a file or nothing stays where it is and out of the store."""
+    target = tmp_path / "results/b.arrow"
+    kept = store.put(record())
+    store.show(KEY, target)
+    assert not store.take_back(KEY, target), "it is there"
+    kept.unlink()
+    assert store.find(KEY) == (None, None)
+    assert store.glance(KEY) is None and store.glance(KEY, target) is not None
+    other = "f" * 32
+    assert not store.take_back(other, target)
+    assert store.take_back(KEY, target)
+    assert store.find(KEY)[0] is not None and store.path(KEY).stat().st_ino == target.stat().st_ino
+    half = tmp_path / "results/half.arrow"
+    half.write_bytes(target.read_bytes()[:-20])
+    store.path(KEY).unlink()
+    assert not store.take_back(KEY, half) and not store.take_back(KEY, tmp_path / "nothing.arrow")
+    assert not store.path(KEY).exists() and half.exists()
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
 def test_disk_full_keeps_earlier_points(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A point that cannot be written raises OSError; those kept before are whole, and no half file is left."""
     store.put(record())

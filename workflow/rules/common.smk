@@ -34,6 +34,8 @@ try:
     PLAN.take_folder(sys.argv)
 except BlockingIOError as error:
     raise WorkflowError(str(error)) from None
+except OSError as error:
+    raise WorkflowError(f"results cannot be written: {error}") from None
 
 STUDY = PLAN.study_name
 STARTS = PLAN.starts

@@ -28,7 +28,7 @@ def lines(config: dict[str, object], root: Path, retry_failed: bool = False) -> 
     total_s = 0.0
     experiment = ""
     for start in starts:
-        found = {point: store.glance(start.key(point)) for point in start.points}
+        found = {point: store.glance(start.key(point), root / start.path(point)) for point in start.points}
         failures = [point for point, meta in found.items() if meta is not None and meta.status == "failed"]
         missing = [p for p, meta in found.items() if meta is None or (retry_failed and p in failures)]
         seconds = estimate.seconds(timings, start, missing)

@@ -28,6 +28,7 @@ from servelab.config.schema import EngineConfig
 from servelab.grid import server_starts
 from servelab.records import BadPointError, read_meta
 from servelab.spec import EngineSpec, ServerStart
+from servelab.store import Store
 
 _ARROW_MAGIC = b"ARROW1"
 HELD_VARIABLE = "SERVELAB_FOLDER_HELD"
@@ -181,12 +182,28 @@ class Plan:
     def take_folder(self, argv: Sequence[str]) -> None:
         """Keep a second run out of this folder for as long as this process lives, and clear damaged results away.
 
-        A dry run and `plan` do neither. The store keeps what is cleared away here, if it is whole there.
-        Raises BlockingIOError with what to do.
+        A dry run and `plan` do neither. The store keeps what is cleared away here, if it is whole there. What the store
+        has lost it gets back first: Snakemake removes all results of a job that has a point more to measure.
+        Raises BlockingIOError with what to do, OSError if the store cannot be written.
         """
         self.held = hold_folder(self.root, argv)
-        for path in self.to_make_again() if self.held is not None else ():
+        if self.held is None:
+            return
+        for path in self.to_make_again():
             (self.root / path).unlink(missing_ok=True)
+        store = Store(self.root / "results/store")
+        for start in self.starts:
+            for point in start.points:
+                if _is_alone(f"{self.root}/{start.path(point)}"):
+                    store.take_back(start.key(point), self.root / start.path(point))
+
+
+def _is_alone(path: str) -> bool:
+    """Whether a file is there and nothing else is linked to it, as a point in the store is."""
+    try:
+        return os.stat(path).st_nlink == 1  # noqa: PTH116 - for each point at every run
+    except OSError:
+        return False
 
 
 def hold_folder(root: Path, argv: Sequence[str]) -> io.IOBase | None:

@@ -41,12 +41,17 @@ class Store:
         except BadPointError as error:
             return None, str(error)
 
-    def glance(self, key: str) -> PointMeta | None:
-        """The point's metadata without looking at its rows, None if it is absent or no complete file: for estimates."""
-        try:
-            return read_meta(self.path(key), key)
-        except BadPointError:
-            return None
+    def glance(self, key: str, shown: Path | None = None) -> PointMeta | None:
+        """The point's metadata without looking at its rows, None if it is absent or no complete file: for estimates.
+
+        shown: where a person sees the point, which counts too if the store has lost it.
+        """
+        for path in (self.path(key), *([shown] if shown else [])):
+            try:
+                return read_meta(path, key)
+            except BadPointError:
+                continue
+        return None
 
     def put(self, record: PointRecord) -> Path:
         """Keep a point; an earlier one with this key is replaced. Raises OSError (disk full), earlier points intact."""
@@ -56,17 +61,36 @@ class Store:
 
     def show(self, key: str, target: Path) -> None:
         """Put a kept point where a person looks: a hard link where the file system has them, else a copy."""
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=target.parent)
-        os.close(handle)
-        temporary = Path(name)
+        _link(self.path(key), target)
+        target.touch()
+
+    def take_back(self, key: str, shown: Path) -> bool:
+        """Keep a point that lies where a person looks and not here: the store was lost, or left behind by a copy.
+
+        True if it was taken. What is no point of this key stays where it is. Raises OSError (disk full).
+        """
+        if self.path(key).exists():
+            return False
         try:
-            temporary.unlink()
-            try:
-                os.link(self.path(key), temporary)
-            except OSError:
-                shutil.copyfile(self.path(key), temporary)
-            temporary.replace(target)
-            target.touch()
-        finally:
-            temporary.unlink(missing_ok=True)
+            read_meta(shown, key)
+        except BadPointError:
+            return False
+        _link(shown, self.path(key))
+        return True
+
+
+def _link(source: Path, target: Path) -> None:
+    """The same file in a second place, there at once or not at all; a copy where there are no hard links."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=target.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        temporary.unlink()
+        try:
+            os.link(source, temporary)
+        except OSError:
+            shutil.copyfile(source, temporary)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
