@@ -119,6 +119,18 @@ def test_a_setting_that_was_not_varied_stays_as_the_study_sets_it() -> None:
     assert {told[name].template for name in ("max_num_seqs", "kv_cache_dtype")} == {"set_not_measured"}
 
 
+def test_a_setting_whose_other_value_failed_was_varied() -> None:
+    """512 worked and 1024 did not: 512 is not called the one that was never changed."""
+    _, workload = workloads.closed(4, 64, 16, 16)
+    points = [
+        placed(closed_rows(4, 4), workload, {"max_num_batched_tokens": tokens}, at, f"{at}-r1")
+        for tokens, at in ((512, "s1"), (1024, "s2"))
+    ]
+    analysis = recommend.analyse(study("load_sweep", points, s2_r1="invalid"), [])
+    told = {f.values["setting"]: f.template for f in analysis.findings if "setting" in f.values}
+    assert told["max_num_batched_tokens"] == "set_not_measured"
+
+
 def caps(
     gaps_s: dict[int, float], starts: int = 2, spread: float = 0.001, concurrency: int = 8,
     ttft_s: float = 0.05, experiment: str = "e", **more: object,

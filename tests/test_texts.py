@@ -4,6 +4,7 @@ import re
 import string
 from importlib import resources
 
+import numpy as np
 import pytest
 
 from servelab.texts import LANGUAGES, catalogue, number
@@ -52,6 +53,9 @@ def test_specifications_are_known(language: str) -> None:
         (0.125, "pct1", "12.5 %"),
         (-0.0154, "pct2", "−1.54 %"),
         (1.4448, "pct1", "144 %"),
+        (0.9996, "pct1", "100 %"),
+        (-0.0001, "pct0", "0 %"),
+        (np.float32(-1.5), "sig2", "−1.5"),
         (10.326, "pct1", "1,030 %"),
         (-1.23, "sig3", "−1.23"),
         ("-1", "", "-1"),

@@ -29,13 +29,14 @@ except ConfigError as error:
     raise WorkflowError(str(error)) from None
 
 # Only for a run that will measure: one at a time in this folder, and results that are damaged (or failed, with
-# retry_failed=true) are taken out of the way, so that they are missing and made again.
+# retry_failed=true) are taken out of the way, so that they are missing and made again. What the store has lost of the
+# points that are there is put back into it.
 try:
     PLAN.take_folder(sys.argv)
 except BlockingIOError as error:
     raise WorkflowError(str(error)) from None
 except OSError as error:
-    raise WorkflowError(f"results cannot be written: {error}") from None
+    raise WorkflowError(f"results cannot be read or written: {error}") from None
 
 STUDY = PLAN.study_name
 STARTS = PLAN.starts

@@ -140,7 +140,7 @@ def _seconds(reading: _Reading, keys: set[tuple[int, int]]) -> float:
     """Processor time of these processes up to now, of what they have waited for too.
 
     A process that ends is counted on by whoever waited for it, so that the difference of two readings has all the
-    time that was spent in between, and none twice.
+    time that was spent in between, and none twice: as long as that is one of ours, which the supervisor sees to.
     """
     return sum(reading.cpu_s[key] + reading.reaped_s[key] for key in keys)
 

@@ -192,18 +192,18 @@ class Plan:
         for path in self.to_make_again():
             (self.root / path).unlink(missing_ok=True)
         store = Store(self.root / "results/store")
+        kept: set[int | None] = {None, *store.inodes()}
         for start in self.starts:
             for point in start.points:
-                if _is_alone(f"{self.root}/{start.path(point)}"):
+                if _inode(f"{self.root}/{start.path(point)}") not in kept:
                     store.take_back(start.key(point), self.root / start.path(point))
 
 
-def _is_alone(path: str) -> bool:
-    """Whether a file is there and nothing else is linked to it, as a point in the store is."""
+def _inode(path: str) -> int | None:
     try:
-        return os.stat(path).st_nlink == 1  # noqa: PTH116 - for each point at every run
+        return os.stat(path).st_ino  # noqa: PTH116 - for each point at every run
     except OSError:
-        return False
+        return None
 
 
 def hold_folder(root: Path, argv: Sequence[str]) -> io.IOBase | None:
@@ -275,7 +275,7 @@ def code_digest(folder: Path, script: str, packages: Iterable[str]) -> str:
         path = todo.pop()
         if path in seen or not os.path.isfile(path):  # noqa: PTH113 - thousands of times a run
             continue
-        seen[path], modules = _compiled(path, names)
+        seen[path], modules = _compiled(path, names, imported=bool(seen))
         todo += [
             f"{folder}/{module.replace('.', '/')}{end}"
             for module in modules
@@ -296,11 +296,11 @@ def _data(folder: Path) -> dict[str, str]:
 
 
 @cache
-def _compiled(path: str, packages: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+def _compiled(path: str, packages: tuple[str, ...], imported: bool) -> tuple[str, tuple[str, ...]]:
     """(digest of what a module does, modules of these packages that it may import)."""
     source = Path(path).read_text(encoding="utf-8")
     sha = hashlib.sha256()
-    _add_code(sha, _code_of(path, source))
+    _add_code(sha, _code_of(path, source, imported))
     modules: list[str] = []
     for module, listed, plain_import in _IMPORT.findall(source):
         modules += [name.split()[0] for name in plain_import.split(",") if name.split()]
@@ -312,9 +312,9 @@ def _compiled(path: str, packages: tuple[str, ...]) -> tuple[str, tuple[str, ...
     return sha.hexdigest(), tuple(module for module in modules if module.split(".")[0] in packages)
 
 
-def _code_of(path: str, source: str) -> CodeType:
-    """A module's code, from Python's own byte code beside it where that is up to date: a tenth of compiling it."""
-    if not sys.flags.optimize:  # `python -O` keeps byte code without asserts
+def _code_of(path: str, source: str, imported: bool) -> CodeType:
+    """A module's code, as Python imports it: from byte code that is up to date, a tenth of compiling."""
+    if imported and not sys.flags.optimize:  # `python -O` keeps byte code without asserts
         return cast(CodeType, SourceFileLoader("module", path).get_code("module"))
     return compile(source, "", "exec", dont_inherit=True, optimize=0)
 

@@ -59,8 +59,11 @@ def analyse(data: StudyData, found: Sequence[Analysis]) -> Analysis:
     for model in dict.fromkeys(data.rows["model"].dropna()):
         mine = usable[usable["model"] == model]
         shared = _shared(data, mine)
+        everywhere = _shared(
+            data, data.rows[data.rows["model"] == model]
+        )  # a value that failed was tried too
         advice = [_concurrency(mine, data.study.objective), *_options(data, mine, found, model)]
-        advice = [_as_it_is(each, shared) for each in advice]
+        advice = [_as_it_is(each, everywhere) for each in advice]
         rows += [_row(model, each, data.study.objective) for each in advice]
         commands.append(_command(data, mine, model, shared, advice))
         findings += comparison.labelled([_finding(model, each, data.study.objective) for each in advice])
@@ -485,7 +488,7 @@ def _shared(data: StudyData, rows: pd.DataFrame) -> dict[str, Option]:
 
 def _as_it_is(advice: Advice, shared: Mapping[str, Option]) -> Advice:
     """For a setting without a recommendation: what every server of the study had is what stays."""
-    if advice.template != "not_measured" or advice.setting not in shared:
+    if advice.template != "not_measured" or shared.get(advice.setting) is None:
         return advice
     kept = " ".join(engine.flag_words(advice.setting, shared[advice.setting]))
     return replace(advice, template="not_varied", values={**advice.values, "kept": kept})

@@ -46,12 +46,19 @@ class Store:
 
         shown: where a person sees the point, which counts too if the store has lost it.
         """
-        for path in (self.path(key), *([shown] if shown else [])):
-            try:
-                return read_meta(path, key)
-            except BadPointError:
-                continue
-        return None
+        path = self.path(key)
+        try:
+            return read_meta(shown if shown is not None and not path.exists() else path, key)
+        except BadPointError:
+            return None
+
+    def inodes(self) -> set[int]:
+        """Inodes of everything kept: a shown point that is the same file needs no second look."""
+        try:
+            folders = [entry.path for entry in os.scandir(self.root) if entry.is_dir()]
+        except FileNotFoundError:
+            return set()
+        return {entry.inode() for folder in folders for entry in os.scandir(folder)}
 
     def put(self, record: PointRecord) -> Path:
         """Keep a point; an earlier one with this key is replaced. Raises OSError (disk full), earlier points intact."""

@@ -48,12 +48,10 @@ def _versions(metas: list[PointMeta]) -> dict[str, str]:
     found = {"servelab": __version__, "python": platform.python_version()}
     for name in _LIBRARIES:
         found[name] = importlib.metadata.version(name)
-    servers: dict[str, set[str]] = {}
-    for meta in metas:
-        if meta.session.get("version"):
-            engine = str(meta.start.get("engine", {}).get("name") or "server")
-            servers.setdefault(engine, set()).add(str(meta.session["version"]))
-    return found | {engine: ", ".join(sorted(versions)) for engine, versions in servers.items()}
+    servers = sorted({str(meta.session["version"]) for meta in metas if meta.session.get("version")})
+    if servers:
+        found["server"] = ", ".join(servers)
+    return found
 
 
 def _distinct(values: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

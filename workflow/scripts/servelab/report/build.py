@@ -258,7 +258,12 @@ def _engines(info: Mapping[str, Any]) -> str:
 
 
 def _versions(info: Mapping[str, Any]) -> dict[str, str]:
-    return {str(name): str(version) for name, version in (info.get("versions") or {}).items() if version}
+    """Name → version; the server goes by its engine's name where the study has one engine."""
+    versions = {str(name): str(version) for name, version in (info.get("versions") or {}).items() if version}
+    names = {str(engine.get("name") or "") for engine in info.get("engines") or []} - {"", *versions}
+    if len(names) == 1 and "server" in versions:
+        versions[names.pop()] = versions.pop("server")
+    return versions
 
 
 def _versions_table(info: Mapping[str, Any]) -> Table:

@@ -169,9 +169,9 @@ def open_ends(text: str, missing: str) -> str:
 def without_start(text: str, start: str) -> str:
     """The text without what it starts with, a capital letter in front again unless an option's name is there."""
     rest = text.removeprefix(start)
-    if rest == text or not rest or "_" in rest.split()[0]:
-        return rest
-    return rest[0].upper() + rest[1:]
+    if rest == text or not rest.strip():
+        return text
+    return rest if "_" in rest.split()[0] else rest[0].upper() + rest[1:]
 
 
 def with_points(analysis: Analysis, points: pd.DataFrame) -> Analysis:

@@ -14,6 +14,8 @@ A negative number has a minus sign, not a hyphen. A value that is None or NaN is
 """
 
 import math
+import numbers
+import re
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -78,7 +80,9 @@ def number(value: Any, spec: str = "", missing: str = "not measured") -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return missing
     text = _written(value, spec)
-    return text.replace("-", "−", 1) if isinstance(value, int | float) and text.startswith("-") else text
+    if not isinstance(value, numbers.Real) or not text.startswith("-"):
+        return text
+    return text.replace("-", "−" if re.search(r"[1-9]", text) else "", 1)
 
 
 def _written(value: Any, spec: str) -> str:
@@ -87,10 +91,9 @@ def _written(value: Any, spec: str) -> str:
     if spec.startswith("sig") and spec[3:].isdigit():
         return significant(float(value), int(spec[3:]))
     if spec.startswith("pct") and spec[3:].isdigit():
-        percent = 100 * value
-        return (
-            f"{significant(percent, 3) if abs(percent) >= 100 else format(percent, f',.{int(spec[3:])}f')} %"
-        )
+        decimals = int(spec[3:])
+        percent = round(100 * float(value), decimals)
+        return f"{significant(percent, 3) if abs(percent) >= 100 else f'{percent:,.{decimals}f}'} %"
     if spec == "x2":
         return f"{value:,.2f} ×"
     return format(value, spec)
