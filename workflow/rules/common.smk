@@ -36,7 +36,7 @@ try:
 except BlockingIOError as error:
     raise WorkflowError(str(error)) from None
 except OSError as error:
-    raise WorkflowError(f"results cannot be read or written: {error}") from None
+    raise WorkflowError(f"results cannot be written or read: {error}") from None
 
 STUDY = PLAN.study_name
 STARTS = PLAN.starts
