@@ -59,9 +59,8 @@ def analyse(data: StudyData, found: Sequence[Analysis]) -> Analysis:
     for model in dict.fromkeys(data.rows["model"].dropna()):
         mine = usable[usable["model"] == model]
         shared = _shared(data, mine)
-        everywhere = _shared(
-            data, data.rows[data.rows["model"] == model]
-        )  # a value that failed was tried too
+        # A value that failed was tried too.
+        everywhere = _shared(data, data.rows[data.rows["model"] == model])
         advice = [_concurrency(mine, data.study.objective), *_options(data, mine, found, model)]
         advice = [_as_it_is(each, everywhere) for each in advice]
         rows += [_row(model, each, data.study.objective) for each in advice]

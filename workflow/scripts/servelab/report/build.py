@@ -147,7 +147,6 @@ def paper(
         "sections": sections,
         "reference": reference,
         "reference_absent": absent,
-        "reference_csv": "",
         "study_reference": against,
         "answers": answers.answers(points, sections, count, words),
         "evidence": back.evidence_rows(config, analyses, points, words),
