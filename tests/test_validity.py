@@ -509,6 +509,14 @@ def test_shared_machine(foreign, severity):
     assert (found.severity if found else None) == severity
 
 
+def test_a_shared_machine_is_told_by_who_took_the_time():
+    """Time that the hypervisor gave to others is no process's; nobody in particular is no question mark."""
+    during = {"wall_s": 10.0, "foreign_cpus": 0.25, "steal_cpus": 0.5, "foreign_top": []}
+    record = healthy(machine={"id": "m1", "threads_usable": 2, "during": during})
+    found = machine.shared_machine(evidence(record))
+    assert found.values == {"cpus": 0.75, "of": 2.0, "here": 0.25, "who": "–", "stolen": 0.5}
+
+
 @pytest.mark.parametrize(
     ("command", "judged"),
     [(["/usr/bin/docker", "run", "vllm"], False), (["numactl", "-N", "0", "vllm"], True)],

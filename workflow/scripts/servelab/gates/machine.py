@@ -160,13 +160,16 @@ def shared_machine(evidence: Evidence) -> Reason | None:
     cpus = float(
         evidence.record.meta.machine.get("threads_usable") or evidence.record.meta.machine.get("cores") or 0
     )
-    taken = float(evidence.during.get("foreign_cpus") or 0) + float(evidence.during.get("steal_cpus") or 0)
+    here = float(evidence.during.get("foreign_cpus") or 0)
+    stolen = float(evidence.during.get("steal_cpus") or 0)
+    taken = here + stolen
     if cpus <= 0 or taken / cpus < FOREIGN_SUSPECT:
         return None
     top = evidence.during.get("foreign_top") or []
-    who = ", ".join(str(entry[0]) for entry in top) or "?"
+    who = ", ".join(str(entry[0]) for entry in top) or "–"
     severity = INVALID if taken / cpus >= FOREIGN_INVALID else SUSPECT
-    return Reason("shared_machine", severity, {"cpus": taken, "of": cpus, "who": who})
+    values = {"cpus": taken, "of": cpus, "here": here, "who": who, "stolen": stolen}
+    return Reason("shared_machine", severity, values)
 
 
 def other_machine(evidence: Evidence) -> Reason | None:
