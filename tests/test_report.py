@@ -16,7 +16,7 @@ import yaml
 import report_fixture
 from servelab import cite
 from servelab.claims import MEASURED, Finding, Table
-from servelab.report import build
+from servelab.report import build, front
 from servelab.report.cells import figure, figure_digits, table_view
 from servelab.report.sections import Sections, heaviest, open_ends
 from servelab.report.tables import write_analyses, write_loads, write_points
@@ -271,6 +271,18 @@ def test_code_in_texts_is_code_and_units_stay_with_their_numbers() -> None:
     """Backticks become code, what they hold is escaped; a number never leaves its unit at a line's end."""
     assert str(rich("use `a<b` now")) == "use <code>a&lt;b</code> now"
     assert str(rich("<i>3.4 % of 5 ms</i>")) == "&lt;i&gt;3.4\u00a0% of 5\u00a0ms&lt;/i&gt;"
+
+
+def test_what_was_fetched_stands_beside_a_model_if_servelab_fetched_it() -> None:
+    """Two commits under one name are both told; a model that was there already has no such column."""
+    table = front.models_table(report_fixture.info())
+    assert table is not None
+    assert table.frame["fetched"].tolist() == ["revision 0123456789ab, revision fedcba987654"]
+    own = front.models_table(
+        report_fixture.info(models=[{"name": "own", "path": "/models/own", "fingerprint": "ab12"}])
+    )
+    assert own is not None
+    assert "fetched" not in own.frame
 
 
 def test_the_citation_can_be_read_by_machines() -> None:

@@ -1,5 +1,5 @@
-# Commands for a person, each a target: plan, archive, refine (rebuild and compare have files of their own). They have
-# no output that Snakemake waits for, so they always run.
+# Commands for a person, each a target: plan, setup, archive, refine (rebuild and compare have files of their own).
+# They have no output that Snakemake waits for: `setup` asks for files, the others always run.
 
 
 localrules:
@@ -12,6 +12,14 @@ rule plan:
         retry="--retry-failed" if PLAN.retry_failed else "",
     shell:
         "{PYTHON} workflow/scripts/plan.py --config {params.study:q} {params.retry}"
+
+
+rule setup:
+    input:
+        PLAN.environment_marker,
+        [f"{folder}/ready.json" for folder in PLAN.models_to_make],
+    message:
+        "Environment and models are there"
 
 
 rule archive:

@@ -20,11 +20,11 @@ if PLAN.environment:
             " --torch-index {params.torch_index:q} --output {params.folder:q} 2>&1 | tee -i {log:q}"
 
 
-for model_name, model_folder in PLAN.model_folders.items():
+for model_folder, model_source in PLAN.models_to_make.items():
 
     rule:
         name:
-            f"model_{PLAN.identifier(model_name)}"
+            f"model_{PLAN.identifier(Path(model_folder).name)}"
         input:
             ancient(PLAN.environment_marker),
         output:
@@ -32,7 +32,7 @@ for model_name, model_folder in PLAN.model_folders.items():
         log:
             f"{model_folder}.log",
         params:
-            model=lambda wildcards, name=model_name: PLAN.model_json(name),
+            model=lambda wildcards, source=model_source: source,
             python=PLAN.engine.python,
             folder=model_folder,
         shell:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from servelab import processes, signals
+from servelab.models import MARKER
 
 HERE = Path(__file__).parent
 
@@ -114,7 +115,7 @@ def main() -> int:
     if not list(output.glob("*.safetensors")):
         raise SystemExit(f"[model] {output} has no safetensors file; other weight formats are not served")
     marker = {**facts, "model": model, "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    (output / "ready.json").write_text(json.dumps(marker, indent=1, sort_keys=True), encoding="utf-8")
+    (output / MARKER).write_text(json.dumps(marker, indent=1, sort_keys=True), encoding="utf-8")
     say(f"ready: {output}")
     return 0
 

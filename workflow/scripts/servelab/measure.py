@@ -123,6 +123,7 @@ def _measure(
         try:
             with _launched(start, places, watcher, outcome) as live:
                 ready = replace(start, model=models.with_dimensions(start.model, places.root))
+                origin = models.origin(start.model, places.root)
                 watcher.say(
                     f"ready after {live.ready_s:.1f} s ({live.boot}); {len(remaining)} points to measure"
                 )
@@ -131,6 +132,7 @@ def _measure(
                     point = remaining.pop(0)
                     began = time.monotonic()
                     record = _measure_point(ready, point, live, order, limits)
+                    record.meta.provenance["model"] = origin
                     order += 1
                     _keep(record, places.store, watcher, outcome, time.monotonic() - began)
                 if order == 0:

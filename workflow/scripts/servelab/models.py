@@ -1,10 +1,12 @@
-"""A model's own words, read when it is there: vocabulary and length from its config.json."""
+"""A model's own words, read when it is there: vocabulary and length from its config.json, and what was fetched."""
 
 import json
 from dataclasses import replace
 from pathlib import Path
 
 from servelab.spec import ModelSpec
+
+MARKER = "ready.json"  # written last by make_model.py
 
 
 def with_dimensions(model: ModelSpec, root: Path) -> ModelSpec:
@@ -23,3 +25,18 @@ def with_dimensions(model: ModelSpec, root: Path) -> ModelSpec:
     if not vocab_size:
         raise ValueError(f"models.{model.name}.vocab_size: not in the config and no {path} to read it from")
     return replace(model, vocab_size=vocab_size, max_tokens=max_tokens)
+
+
+def origin(model: ModelSpec, root: Path) -> dict[str, str]:
+    """What was fetched when servelab made the model's folder: {revision: the hub's commit} or {sha256: of the package}.
+
+    Empty for a folder that servelab did not make. A hub's branch moves, and no key of the config says to where.
+    """
+    marker = root / model.path / MARKER
+    if not marker.is_file():
+        return {}
+    try:
+        said = json.loads(marker.read_text(encoding="utf-8"))
+    except ValueError:
+        return {}
+    return {key: str(said[key]) for key in ("revision", "sha256") if isinstance(said, dict) and said.get(key)}

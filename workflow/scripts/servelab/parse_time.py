@@ -23,7 +23,7 @@ from servelab import estimate, limits, machine, refined
 from servelab.canonical import canonical_json
 from servelab.config.engines import environment_folder
 from servelab.config.load import COMMAND_KEYS, LoadedStudy, load
-from servelab.config.models import resource_folder
+from servelab.config.models import made_from, resource_folder
 from servelab.config.schema import EngineConfig
 from servelab.grid import server_starts
 from servelab.records import BadPointError, read_meta
@@ -88,7 +88,7 @@ class Plan:
     def model_folders(self) -> dict[str, str]:
         """Model → folder, for those that servelab makes or fetches."""
         configs = self.loaded.model_configs
-        folders = {name: resource_folder(name, config) for name, config in configs.items()}
+        folders = {name: resource_folder(config) for name, config in configs.items()}
         return {name: folder for name, folder in folders.items() if folder}
 
     @cached_property
@@ -106,9 +106,13 @@ class Plan:
         measured = [self.limits_file] if self.limits_file else []
         return [*self.environment_marker, *([f"{model}/ready.json"] if model else []), *measured]
 
-    def model_json(self, name: str) -> str:
-        """A model's keys as canonical JSON."""
-        return canonical_json({"name": name, **vars(self.loaded.model_configs[name])})
+    @property
+    def models_to_make(self) -> dict[str, str]:
+        """Folder → what servelab makes or fetches the model in it from, as canonical JSON."""
+        return {
+            folder: canonical_json(made_from(self.loaded.model_configs[name]))
+            for name, folder in self.model_folders.items()
+        }
 
     def start_json(self, start: ServerStart) -> str:
         """All that a start's measurement depends on."""

