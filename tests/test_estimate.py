@@ -68,6 +68,26 @@ def test_every_kind_of_load_has_an_estimate(workload: Workload) -> None:
     assert seconds >= workload.duration_s
 
 
+def test_an_open_loop_takes_as_long_as_it_sends_however_fast_the_server_was(tmp_path: Path) -> None:
+    """A trace to its end or as far as it is used, a number of requests at their rate; past speed changes none of it."""
+    path, trace = tmp_path / "timings.jsonl", tmp_path / "trace.txt"
+    trace.write_text("# Tuesday\n100\n160.5\n220\n", encoding="utf-8")
+    shape = {"kind": "open", "input_tokens": 8, "output_tokens": 4}
+    loads = {
+        120.0: Workload(**shape, arrival="trace", trace=str(trace)),
+        60.0: Workload(**shape, arrival="trace", trace=str(trace), duration_s=60.0),
+        50.0: Workload(**shape, rate_rps=2.0, requests=100),
+        25.0: Workload(**shape, arrival="ramp", rate_rps=2.0, rate_end_rps=6.0, requests=100),
+    }
+    estimate.record(path, START, POINT, 1e-6, ready_s=1.0)  # a far faster server than assumed
+    for timings, most in ((estimate.Timings(), 1.0), (estimate.read(path), 0.0)):
+        for sending, workload in loads.items():
+            seconds = estimate.point_seconds(timings, START, replace(POINT, workload=workload))
+            assert sending <= seconds <= sending + most, workload
+    gone = Workload(**shape, arrival="trace", trace=str(tmp_path / "gone.txt"))
+    assert estimate.point_seconds(estimate.Timings(), START, replace(POINT, workload=gone)) < 5
+
+
 def test_broken_lines_of_the_timings_are_passed_over(tmp_path: Path) -> None:
     """A line cut short by a power loss, or of a later servelab, costs one estimate and nothing else."""
     path = tmp_path / "timings.jsonl"

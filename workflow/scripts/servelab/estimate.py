@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -70,13 +71,17 @@ def read(path: Path) -> Timings:
 
 
 def point_seconds(timings: Timings, start: ServerStart, point: Point) -> float:
-    """Seconds a point may take: the median of the same load measured before, or an assumption scaled by the past."""
+    """Seconds a point may take: the median of the same load measured before, or an assumption scaled by the past.
+
+    An open loop takes at least as long as it sends, however fast the server is.
+    """
     kind = f"{start.engine.device} {start.engine.kind} {start.model.name}"
     before = timings.points.get(kind + _name(point.workload))
     if before:
         return median(before)
     speed = timings.speed.get(kind)
-    return _assumed_seconds(point.workload, start.engine.device) * (median(speed) if speed else 1.0)
+    scaled = _assumed_seconds(point.workload, start.engine.device) * (median(speed) if speed else 1.0)
+    return max(scaled, _sending_seconds(point.workload))
 
 
 def start_seconds(timings: Timings, start: ServerStart) -> float:
@@ -122,6 +127,28 @@ def _name(workload: Workload) -> str:
     return json.dumps(workload.to_json(), sort_keys=True)
 
 
+def _sending_seconds(workload: Workload) -> float:
+    """How long an open loop sends by its schedule; 0 for other loads, and for a trace that cannot be read."""
+    if workload.kind != "open":
+        return 0.0
+    if workload.arrival == "trace":
+        end = _trace_seconds(workload.trace)
+        return min(end, workload.duration_s) if workload.duration_s > 0 else end
+    rates = [workload.rate_rps, *([workload.rate_end_rps] if workload.arrival == "ramp" else [])]
+    mean = sum(rates) / len(rates)
+    return workload.duration_s or (workload.requests / mean if mean > 0 else 0.0)
+
+
+@cache
+def _trace_seconds(path: str) -> float:
+    from servelab.schedule import read_trace  # numpy: not at every run
+
+    try:
+        return read_trace(Path(path))[-1]
+    except (OSError, ValueError):
+        return 0.0
+
+
 def _assumed_seconds(workload: Workload, device: str) -> float:
     prefill, single, most = _ASSUMED.get(device, _ASSUMED_ELSEWHERE)[:3]
     if workload.kind == "boot":
@@ -130,8 +157,8 @@ def _assumed_seconds(workload: Workload, device: str) -> float:
         return workload.segments * workload.segment_tokens / prefill
     if workload.kind == "interference":
         return workload.victim_output_tokens / single + workload.inserted * workload.input_tokens / prefill
-    if workload.duration_s > 0:
-        return workload.duration_s + 2 * (workload.output_tokens / single)
+    if (sending := _sending_seconds(workload) or workload.duration_s) > 0:
+        return sending + 2 * (workload.output_tokens / single)
     warmup = max(workload.warmup_requests, 0) or min(workload.concurrency, max(workload.requests, 1))
     requests = workload.requests + warmup
     decode = min(single * workload.concurrency, most) if workload.kind == "closed" else most
