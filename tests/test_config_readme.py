@@ -95,6 +95,10 @@ def test_examples_are_possible(example: dict[str, Any], tmp_path: Path) -> None:
     whole = {**yaml_examples()[0], **example}
     if whole.get("engine") not in ("vllm-cpu",):
         whole.pop("server")
+    engine = whole.get("engine")
+    if isinstance(engine, dict) and not {"use", "python", "requirements"} & set(engine):
+        # The smallest study's model is unpacked by the engine's interpreter, and this engine has none here.
+        whole["models"] = [{"mine": {"source": "folder", "path": "/models/mine"}}]
     for entry in whole["models"]:
         # The one folder that only the reader has.
         if isinstance(entry, dict) and "mine" in entry:

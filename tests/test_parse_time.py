@@ -1,5 +1,7 @@
 """What Snakemake compares between runs: digests of code, paths, the text of each start."""
 
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -103,6 +105,20 @@ def test_what_a_model_is_made_from_is_all_that_makes_it_again(project: Project) 
     assert made(a=hub, b={**hub, "options": {"enforce_eager": True}}) == once
     assert made(a={**hub, "revision": "v2"}).keys().isdisjoint(once)
     assert made(a={"source": "dimensions", "path": "models/tiny"}) == {}
+
+
+@pytest.mark.slow
+def test_what_an_engine_leaves_out_is_handed_on_as_nothing(project: Project) -> None:
+    """An empty value is still a value on the command line: an option must not take the next one for its own."""
+    project.write("pins.txt", [])
+    engine = {"kind": "vllm", "device": "cuda", "requirements": "pins.txt", "version": "1.0"}
+    project.study = {**small_study(), "engine": engine}
+    command = re.search(
+        r"make_environment\.py .*", project.run("setup", "--dry-run", "--printshellcmds").output
+    )
+    assert command is not None
+    words = shlex.split(command[0].split(" 2>&1")[0])
+    assert "--torch=" in words and "--torch-index=" in words, words
 
 
 @pytest.mark.slow

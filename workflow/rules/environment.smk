@@ -1,5 +1,6 @@
 # Needs: a pinned list of files, or a PyPI package or hub id. Makes: the server's environment, the model's folder and
 # what this machine can do, once, under resources/; every study uses them again.
+# An option that may be empty is written with «=»: Snakemake quotes an empty text as nothing at all.
 
 
 if PLAN.environment:
@@ -16,8 +17,8 @@ if PLAN.environment:
             folder=PLAN.environment,
             pins=PLAN.engine.requirements,
         shell:
-            "{PYTHON} workflow/scripts/make_environment.py --requirements {params.requirements:q} --torch {params.torch:q}"
-            " --torch-index {params.torch_index:q} --output {params.folder:q} 2>&1 | tee -i {log:q}"
+            "{PYTHON} workflow/scripts/make_environment.py --requirements {params.requirements:q} --torch={params.torch:q}"
+            " --torch-index={params.torch_index:q} --output {params.folder:q} 2>&1 | tee -i {log:q}"
 
 
 for model_folder, model_source in PLAN.models_to_make.items():
@@ -36,7 +37,7 @@ for model_folder, model_source in PLAN.models_to_make.items():
             python=PLAN.engine.python,
             folder=model_folder,
         shell:
-            "{PYTHON} workflow/scripts/make_model.py --model {params.model:q} --python {params.python:q}"
+            "{PYTHON} workflow/scripts/make_model.py --model {params.model:q} --python={params.python:q}"
             " --output {params.folder:q} 2>&1 | tee -i {log:q}"
 
 

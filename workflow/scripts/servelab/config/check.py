@@ -13,6 +13,7 @@ from servelab import redact
 from servelab.canonical import canonical_json
 from servelab.config.errors import ConfigError, Problem, nearest, unknown_key
 from servelab.config.schema import Experiment, Study
+from servelab.models import MARKER
 from servelab.refused_options import OURS, SAFE_LOAD_FORMATS
 from servelab.spec import ModelSpec, Workload
 from servelab.texts import LANGUAGES
@@ -107,6 +108,25 @@ def different(models: Mapping[str, ModelSpec]) -> None:
         other = seen.setdefault(canonical_json(spec.identity()), name)
         if other != name:
             raise ConfigError([Problem("models", name, f"each model once; it is the same as {other}")])
+
+
+def sources(loaded: "LoadedStudy") -> None:
+    """Raise ConfigError for a model that is not there and that nobody here can unpack.
+
+    A package's GGUF is read by the server's own libraries.
+    """
+    allowed = (
+        "folder, hub, dimensions or served: a package's GGUF is unpacked by the server's own interpreter, and this "
+        "engine has none here (only engine.requirements and engine.python name one)"
+    )
+    problems = [
+        Problem(f"models.{name}.source", config.source, allowed)
+        for name, config in loaded.model_configs.items()
+        if config.source == "pypi" and not loaded.engine.python
+        if not (loaded.root / loaded.models[name].path / MARKER).is_file()
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def experiment(key: str, config: Experiment, models: Mapping[str, ModelSpec | None]) -> None:

@@ -68,6 +68,7 @@ def load(raw: Mapping[str, Any], root: Path) -> LoadedStudy:
     if not kinds:
         raise ConfigError([Problem("experiments", list(study.experiments), "at least one that is enabled")])
     loaded = LoadedStudy(study, engine, engine_config, specs, configs, kinds, _jsonable(values), root)
+    check.sources(loaded)
     check.options(loaded)
     return loaded
 

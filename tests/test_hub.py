@@ -1,0 +1,153 @@
+"""Models from the hub, fetched from one on this machine: what is taken, what is said, and what is not fetched twice."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hub_stub import Hub, hub
+from project_folder import MODEL, REPO, Project, small_study
+from servelab.models import MARKER
+
+pytestmark = pytest.mark.slow  # every fetch is a process of its own: a second or two each
+
+FILES = {
+    "config.json": json.dumps(MODEL).encode(),
+    "model.safetensors": b"weights" * 1000,
+    "tokenizer.json": b"{}",
+    "pytorch_model.bin": b"can run code",
+    "modeling.py": b"is code",
+}
+TAKEN = {"config.json", "model.safetensors", "tokenizer.json"}
+
+
+@pytest.fixture
+def served() -> Iterator[Hub]:
+    with hub() as held:
+        held.push(FILES)
+        yield held
+
+
+def environment(held: Hub, home: Path, **more: str) -> dict[str, str]:
+    quiet = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    return {**kept, **quiet, "HF_ENDPOINT": held.url, "HF_HOME": str(home), **more}
+
+
+def make(
+    held: Hub,
+    tmp_path: Path,
+    output: str = "made",
+    revision: str = "",
+    path: str = "owner/some-model",
+    **more: str,
+) -> "subprocess.CompletedProcess[str]":
+    model = json.dumps({"source": "hub", "path": path, "revision": revision})
+    command = [sys.executable, str(REPO / "workflow/scripts/make_model.py"), "--model", model]
+    command += ["--python", sys.executable, "--output", str(tmp_path / output)]
+    return subprocess.run(
+        command, env=environment(held, tmp_path / "home", **more), capture_output=True, text=True, timeout=120
+    )
+
+
+def files(folder: Path) -> set[str]:
+    return {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()} - {MARKER}
+
+
+def test_only_what_cannot_run_code_is_taken_and_the_commit_is_noted(served: Hub, tmp_path: Path) -> None:
+    """Weights, config and tokenizer lie there as they are on the hub; what could run code was never asked for."""
+    done = make(served, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert files(tmp_path / "made") == TAKEN
+    assert all((tmp_path / "made" / name).read_bytes() == FILES[name] for name in TAKEN)
+    commit = served.branches["main"]
+    assert json.loads((tmp_path / "made" / MARKER).read_text())["revision"] == commit
+    assert not [line for line in served.asked if line.endswith((".bin", ".py"))]
+
+
+def test_a_revision_is_its_commit_and_a_moved_branch_another(served: Hub, tmp_path: Path) -> None:
+    """A tag is fetched as it stands; the main branch as it is that day."""
+    first = served.branches["main"]
+    served.branches["v1"] = first
+    second = served.push({**FILES, "tokenizer.json": b'{"newer": 1}'})
+    for output, revision, commit in (("a", "v1", first), ("b", "", second), ("c", first, first)):
+        assert make(served, tmp_path, output, revision).returncode == 0
+        assert json.loads((tmp_path / output / MARKER).read_text())["revision"] == commit
+    assert (tmp_path / "b/tokenizer.json").read_bytes() == b'{"newer": 1}'
+    assert (tmp_path / "c/tokenizer.json").read_bytes() == b"{}"
+
+
+def test_what_the_cache_has_is_not_fetched_again_and_does_without_a_network(
+    served: Hub, tmp_path: Path
+) -> None:
+    """A second folder asks for no file's content; with the hub gone, or offline by order, the cache is enough."""
+    assert make(served, tmp_path, "a").returncode == 0
+    assert [line for line in served.asked if line.startswith("GET") and "/resolve/" in line]
+    served.asked.clear()
+    assert make(served, tmp_path, "b").returncode == 0
+    assert not [line for line in served.asked if line.startswith("GET") and "/resolve/" in line]
+    gone = Hub(url="http://127.0.0.1:9")
+    for output, held, more in (("c", gone, {}), ("d", served, {"HF_HUB_OFFLINE": "1"})):
+        done = make(held, tmp_path, output, **more)
+        assert done.returncode == 0, done.stderr
+        assert files(tmp_path / output) == TAKEN
+        assert json.loads((tmp_path / output / MARKER).read_text())["revision"] == served.branches["main"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"path": "owner/another"}, "owner/another: the hub has no such model"),
+        ({"revision": "v9"}, "owner/some-model: the hub has no revision «v9» of it"),
+        ({"gated": "1"}, "owner/some-model: its owner asks for an agreement"),
+        ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "owner/some-model: the hub cannot be reached"),
+        ({"HF_HUB_OFFLINE": "1"}, "owner/some-model: the hub cannot be reached"),
+        ({"pickles": "1"}, "has no safetensors file"),
+    ],
+)
+def test_what_cannot_be_had_is_said_in_one_line(
+    served: Hub, tmp_path: Path, wrong: dict[str, str], words: str
+) -> None:
+    """No traceback, nothing that looks like a model, and the next try begins anew."""
+    wrong = dict(wrong)
+    served.gated = bool(wrong.pop("gated", ""))
+    if wrong.pop("pickles", ""):
+        served.push({name: FILES[name] for name in ("config.json", "pytorch_model.bin")})
+    done = make(served, tmp_path, **wrong)
+    assert done.returncode == 1
+    said = done.stderr.strip().splitlines()
+    assert words in said[-1] and said[-1].startswith("[model] "), done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "made" / MARKER).exists()
+
+
+def test_a_study_measures_a_model_from_the_hub_and_names_its_commit(
+    served: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the id to the report; the second run has nothing to do although the branch moved; a tag is another model."""
+    for name, value in environment(served, tmp_path / "home").items():
+        monkeypatch.setenv(name, value)
+    project = Project.make(tmp_path / "project")
+    model = {"source": "hub", "path": "owner/some-model"}
+    project.study = {**small_study(), "models": [{"m": model}]}
+    first = project.run()
+    assert first.returncode == 0, first.output
+    assert (first.measured, first.failed) == (2, 0)
+    commit = served.branches["main"]
+    assert [record.meta.provenance["model"] for record in project.records().values()] == [
+        {"revision": commit}
+    ] * 2
+    info = json.loads((project.root / "results/small/tables/study.json").read_text())
+    assert [each["fetched"] for each in info["models"]] == [[f"revision {commit}"]]
+    assert f"revision {commit[:12]}" in (project.root / "reports/small.html").read_text()
+    moved = served.push({**FILES, "tokenizer.json": b'{"newer": 1}'})
+    assert project.run().nothing_to_do
+    served.branches["v2"] = moved
+    project.study["models"] = [{"m": {**model, "revision": "v2"}}]
+    assert project.measure().measured == 2
+    commits = [record.meta.provenance["model"]["revision"] for record in project.records().values()]
+    assert sorted(commits) == sorted([commit, commit, moved, moved])
