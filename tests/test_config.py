@@ -11,6 +11,7 @@ import pytest
 from project_folder import Project, small_study
 from servelab import redact
 from servelab.config import check
+from servelab.config.engines import environment_folder, load_engine
 from servelab.config.errors import ConfigError
 from servelab.config.load import LoadedStudy, load
 from servelab.config.models import load_model
@@ -326,6 +327,25 @@ def test_vocabulary_given_for_a_served_model_is_part_of_what_it_is(root: Path) -
     assert fingerprint(**served, vocab_size=1000) != fingerprint(**served, vocab_size=2000)
     made = {"engine": "fake", "source": "dimensions", "path": "models/tiny"}
     assert fingerprint(**made, vocab_size=500) == fingerprint(**made)
+
+
+def test_an_environments_folder_is_named_by_what_it_is_made_of(root: Path) -> None:
+    """Another list of packages or another torch is another folder; where torch comes from and the name are not."""
+    (root / "pins.txt").write_text("vllm==1.0\n", encoding="utf-8")
+    keys = {"requirements": "pins.txt", "version": "1.0", "torch": "torch==2.0"}
+
+    def folder(**changes: Any) -> str:
+        engine = load_engine({**keys, **changes}, root)[1]
+        return environment_folder(engine.name, engine.version, engine.requirements)
+
+    first = folder()
+    assert re.fullmatch(r"resources/engines/custom-1\.0-[0-9a-f]{8}", first)
+    assert load_engine(keys, root)[1].python == f"{first}/bin/python"
+    assert folder(torch_index="https://example.com/whl") == first
+    assert folder(torch="torch==2.1") != first
+    assert re.fullmatch(r"resources/engines/\.\.-my-GPU--1\.0-[0-9a-f]{8}", folder(name="../my GPU!"))
+    (root / "pins.txt").write_text("vllm==1.0\nnumpy==2.0\n", encoding="utf-8")
+    assert folder() != first
 
 
 def test_a_model_that_was_unpacked_before_serves_an_engine_that_could_not_unpack_it(root: Path) -> None:

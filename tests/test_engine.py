@@ -105,6 +105,21 @@ def test_the_shells_settings_do_not_reach_the_server(tmp_path: Path) -> None:
     assert not {"VLLM_ATTENTION_BACKEND", "PYTHONPATH", "MKL_NUM_THREADS", "TORCH_LOGS"} & set(made)
 
 
+def test_a_library_is_preloaded_from_a_folder_with_a_space_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loader's list is parted by spaces and colons: such a folder is left out of the path, or the start refused."""
+    home = tmp_path / "my projects" / "servelab"
+    (home / "lib").mkdir(parents=True)
+    (home / "lib/a.so").touch()
+    (home / "two words.so").touch()
+    monkeypatch.chdir(home)
+    engine_spec = fake_start(engine_changes={"preload": (str(home / "lib/a.so"),)}).engine
+    assert engine.preloaded(engine_spec) == ["./lib/a.so"]
+    with pytest.raises(engine.EngineOptionError, match="no path with a space"):
+        engine.preloaded(replace(engine_spec, preload=(str(home / "two words.so"),)))
+
+
 def test_a_server_of_a_local_folder_gets_no_secret_and_no_network(tmp_path: Path) -> None:
     """Tokens of the shell reach only a server that has to fetch its model."""
     ambient = {"HF_TOKEN": "hf_secret", "AWS_SECRET_ACCESS_KEY": "x", "HOME": "/h"}

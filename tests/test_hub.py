@@ -125,6 +125,24 @@ def test_what_cannot_be_had_is_said_in_one_line(
     assert not (tmp_path / "made" / MARKER).exists()
 
 
+def test_a_model_that_is_there_hides_nothing_that_is_not(
+    served: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later servelab makes models with another command: those that are there stay, and one run still does it all."""
+    for name, value in environment(served, tmp_path / "home").items():
+        monkeypatch.setenv(name, value)
+    project = Project.make(tmp_path / "project", copied_workflow=True)
+    project.study = {**small_study(), "models": [{"m": {"source": "hub", "path": "owner/some-model"}}]}
+    assert project.measure().measured == 2
+    rules = project.root / "workflow/rules/environment.smk"
+    rules.write_text(rules.read_text().replace("make_model.py --model", "make_model.py  --model"))
+    project.study["experiments"]["load_sweep"]["concurrency"] = [1, 2, 3]
+    added = project.run()
+    assert (added.returncode, added.measured) == (0, 1), added.output
+    assert not [job for job in added.jobs if job.startswith("model_")]
+    assert (project.root / "reports/small.html").is_file()
+
+
 def test_a_study_measures_a_model_from_the_hub_and_names_its_commit(
     served: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,6 +122,26 @@ def test_what_an_engine_leaves_out_is_handed_on_as_nothing(project: Project) -> 
 
 
 @pytest.mark.slow
+def test_a_study_is_measured_in_a_folder_with_a_space(tmp_path: Path) -> None:
+    """Neither the project's folder nor that of its environment needs a name without one."""
+    project = Project.make(tmp_path / "my project")
+    (tmp_path / "my environment").symlink_to(sys.prefix)
+    python = tmp_path / "my environment" / Path(sys.executable).relative_to(sys.prefix)
+    project.write("config/config.yaml", project.study)
+    done = subprocess.run(
+        [str(python), *project.command()[1:]],
+        cwd=project.root,
+        env=project.environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(project.point_paths()) == 2
+    assert (project.root / "reports/small.html").is_file()
+
+
+@pytest.mark.slow
 def test_setup_is_the_environment_and_the_models_and_measures_nothing(project: Project) -> None:
     """A study whose model is fetched has one job for it however many entries use it; one with all at hand has none."""
     hub = {"source": "hub", "path": "owner/some-model"}

@@ -19,7 +19,7 @@ rule summarise:
     message:
         f"A row and a verdict for each of {len(POINTS)} points"
     shell:
-        "{PYTHON} workflow/scripts/summarise.py --config {params.study:q} 2>&1 | tee -i {log:q}"
+        "{PYTHON:q} workflow/scripts/summarise.py --config {params.study:q} 2>&1 | tee -i {log:q}"
 
 
 rule analyse:
@@ -37,4 +37,4 @@ rule analyse:
     message:
         "Tables, fits and findings"
     shell:
-        "{PYTHON} workflow/scripts/analyse.py --config {params.study:q} 2>&1 | tee -i {log:q}"
+        "{PYTHON:q} workflow/scripts/analyse.py --config {params.study:q} 2>&1 | tee -i {log:q}"

@@ -11,7 +11,7 @@ rule plan:
         study=lambda wildcards: PLAN.study_json,
         retry="--retry-failed" if PLAN.retry_failed else "",
     shell:
-        "{PYTHON} workflow/scripts/plan.py --config {params.study:q} {params.retry}"
+        "{PYTHON:q} workflow/scripts/plan.py --config {params.study:q} {params.retry}"
 
 
 rule setup:
@@ -31,7 +31,7 @@ rule archive:
         study=lambda wildcards: PLAN.study_json,
         target=f"archive/{STUDY}",
     shell:
-        "{PYTHON} workflow/scripts/archive.py --config {params.study:q} --output {params.target:q}"
+        "{PYTHON:q} workflow/scripts/archive.py --config {params.study:q} --output {params.target:q}"
 
 
 rule refine:
@@ -41,4 +41,4 @@ rule refine:
         study=lambda wildcards: PLAN.study_json,
         tables=f"results/{STUDY}/tables",
     shell:
-        "{PYTHON} workflow/scripts/refine.py --config {params.study:q} --tables {params.tables:q}"
+        "{PYTHON:q} workflow/scripts/refine.py --config {params.study:q} --tables {params.tables:q}"

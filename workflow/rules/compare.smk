@@ -24,4 +24,4 @@ rule compare:
         folders=[f"results/{name}/tables" for name in STUDIES],
         output=f"reports/compare-{STUDIES[0]}-{STUDIES[1]}.html",
     shell:
-        "{PYTHON} workflow/scripts/compare.py {params.folders:q} --output {params.output:q}"
+        "{PYTHON:q} workflow/scripts/compare.py {params.folders:q} --output {params.output:q}"

@@ -1,9 +1,10 @@
 # Needs: a pinned list of files, or a PyPI package or hub id. Makes: the server's environment, the model's folder and
-# what this machine can do, once, under resources/; every study uses them again.
+# what this machine can do, once, under resources/; every study uses them again. What is there has no rule (PLAN.there
+# says why).
 # An option that may be empty is written with «=»: Snakemake quotes an empty text as nothing at all.
 
 
-if PLAN.environment:
+if PLAN.environment and not PLAN.there(PLAN.environment_marker[0]):
 
     rule server_environment:
         output:
@@ -17,11 +18,13 @@ if PLAN.environment:
             folder=PLAN.environment,
             pins=PLAN.engine.requirements,
         shell:
-            "{PYTHON} workflow/scripts/make_environment.py --requirements {params.requirements:q} --torch={params.torch:q}"
+            "{PYTHON:q} workflow/scripts/make_environment.py --requirements {params.requirements:q} --torch={params.torch:q}"
             " --torch-index={params.torch_index:q} --output {params.folder:q} 2>&1 | tee -i {log:q}"
 
 
 for model_folder, model_source in PLAN.models_to_make.items():
+    if PLAN.there(f"{model_folder}/ready.json"):
+        continue
 
     rule:
         name:
@@ -37,11 +40,11 @@ for model_folder, model_source in PLAN.models_to_make.items():
             python=PLAN.engine.python,
             folder=model_folder,
         shell:
-            "{PYTHON} workflow/scripts/make_model.py --model {params.model:q} --python={params.python:q}"
+            "{PYTHON:q} workflow/scripts/make_model.py --model {params.model:q} --python={params.python:q}"
             " --output {params.folder:q} 2>&1 | tee -i {log:q}"
 
 
-if PLAN.limits_file:
+if PLAN.limits_file and not PLAN.there(PLAN.limits_file):
 
     rule machine_limits:
         input:
@@ -56,5 +59,5 @@ if PLAN.limits_file:
             python=PLAN.engine.python,
             device=PLAN.engine.device,
         shell:
-            "{PYTHON} workflow/scripts/measure_limits.py --python {params.python:q} --device {params.device}"
+            "{PYTHON:q} workflow/scripts/measure_limits.py --python {params.python:q} --device {params.device}"
             " --output {output:q} 2>&1 | tee -i {log:q}"

@@ -22,6 +22,6 @@ for number, start in enumerate(STARTS):
         message:
             f"Server start {number + 1} of {len(STARTS)}: {start.slug}, {len(start.points)} points"
         shell:
-            "{PYTHON} workflow/scripts/measure.py --start {params.start:q} {PLAN.measure_options}"
+            "{PYTHON:q} workflow/scripts/measure.py --start {params.start:q} {PLAN.measure_options}"
             " --later-seconds {resources.later_s}"
             " 2>&1 | tee -i {log:q}"

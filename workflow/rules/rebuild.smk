@@ -27,6 +27,6 @@ rule rebuild:
         tables=f"results/{STUDY}/tables",
         report=f"reports/{STUDY}.html",
     shell:
-        "{PYTHON} workflow/scripts/summarise.py --archive {params.archive:q} --tables {params.tables:q}"
-        " && {PYTHON} workflow/scripts/analyse.py --archive {params.archive:q} --tables {params.tables:q}"
-        " && {PYTHON} workflow/scripts/report.py --tables {params.tables:q} --output {params.report:q}"
+        "{PYTHON:q} workflow/scripts/summarise.py --archive {params.archive:q} --tables {params.tables:q}"
+        " && {PYTHON:q} workflow/scripts/analyse.py --archive {params.archive:q} --tables {params.tables:q}"
+        " && {PYTHON:q} workflow/scripts/report.py --tables {params.tables:q} --output {params.report:q}"

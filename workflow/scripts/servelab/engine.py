@@ -5,6 +5,7 @@ of a config can pass for an option. The key of the server travels in the environ
 """
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ KEY_VARIABLE = "VLLM_API_KEY"
 HOST = "127.0.0.1"
 
 _NAME = re.compile(r"[a-z][a-z0-9_.-]*")
+_PARTS_A_LIST = set(" \t\n:")  # what parts LD_PRELOAD
 
 # Variables of the shell that change what a server does or how fast it is. They are not part of a point's key,
 # so they do not reach the server: an engine's `environment` in the config is the place for them. Snakemake
@@ -121,8 +123,9 @@ def environment(
 def preloaded(engine: EngineSpec) -> list[str]:
     """Libraries to preload: a bare name is looked for in the `lib` of the engine's own environment.
 
-    Raises EngineOptionError for a library that is not there: the loader would only warn, and the server be
-    slow.
+    Whole paths, but from here where one has a space or colon, with which the loader parts its list. Raises
+    EngineOptionError for a library that is not there, or that cannot be named: the loader would only warn, and the
+    server be slow.
     """
     found = []
     for name in engine.preload:
@@ -130,7 +133,13 @@ def preloaded(engine: EngineSpec) -> list[str]:
         path = inside if engine.python and "/" not in name and inside.exists() else Path(name)
         if not path.exists():
             raise EngineOptionError(f"engine.preload: {name} is neither a file nor in {inside.parent}")
-        found.append(str(path.absolute()))
+        ways = [str(path.absolute()), f"./{os.path.relpath(path)}"]
+        usable = [way for way in ways if not set(way) & _PARTS_A_LIST]
+        if not usable:
+            raise EngineOptionError(
+                f"engine.preload: {ways[1]}: the loader takes no path with a space or colon"
+            )
+        found.append(usable[0])
     return found
 
 

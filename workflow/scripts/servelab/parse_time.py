@@ -10,6 +10,7 @@ import io
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from typing import Any, cast
 
 from servelab import estimate, limits, machine, refined
 from servelab.canonical import canonical_json
-from servelab.config.engines import environment_folder
+from servelab.config.engines import environment_folder, file_words
 from servelab.config.load import COMMAND_KEYS, LoadedStudy, load
 from servelab.config.models import made_from, resource_folder
 from servelab.config.schema import EngineConfig
@@ -77,7 +78,7 @@ class Plan:
     @property
     def environment(self) -> str:
         """Folder of the environment that servelab makes for the server; empty if the user has one."""
-        return environment_folder(self.loaded.engine_config, self.engine.name)
+        return environment_folder(self.engine.name, self.engine.version, self.engine.requirements)
 
     @property
     def environment_marker(self) -> list[str]:
@@ -97,8 +98,16 @@ class Plan:
         given = self.loaded.study.limits or self.engine.limits
         if given or not self.engine.python or self.engine.device not in limits.DEVICES:
             return ""
-        name = f"{machine.facts()['id']}-{self.engine.name}-{self.engine.version}"
+        name = file_words(machine.facts()["id"], self.engine.name, self.engine.version)
         return f"resources/limits/{name}.json"
+
+    def there(self, path: str) -> bool:
+        """Whether something that is made once has been made. Its name says what it is, so it is never made again.
+
+        Snakemake 9.27 would: a rule that runs again for another reason than a missing file, and whose file is an
+        ancient() input, hides all that is still missing behind it, and the run ends there as if it were complete.
+        """
+        return (self.root / path).is_file()
 
     def needs(self, start: ServerStart) -> list[str]:
         """What must be there before this start can be measured."""
@@ -140,7 +149,7 @@ class Plan:
     @property
     def measure_options(self) -> str:
         """Options of measure.py that decide nothing about what is measured."""
-        words = [f"--limits '{self.limits_file}'"] if self.limits_file else []
+        words = [f"--limits {shlex.quote(self.limits_file)}"] if self.limits_file else []
         if self.retry_failed:
             words.append("--retry-failed")
         return " ".join(words)

@@ -56,9 +56,17 @@ def _environment(base: Mapping[str, Any], keys: Mapping[str, Any]) -> Any:
     return wrong[0] if wrong else {name: value for each in given for name, value in each.items()}
 
 
-def environment_folder(config: EngineConfig, name: str) -> str:
-    """Where servelab makes this engine's environment (relative to the project), or an empty text if it does not."""
-    return f"resources/engines/{name}-{config.version}" if config.requirements else ""
+def environment_folder(name: str, version: str, requirements: str) -> str:
+    """Where servelab makes an engine's environment (relative to the project), or an empty text if it does not.
+
+    requirements: digest of what it is made of, which names it: another list, or torch, is another environment.
+    """
+    return f"resources/engines/{file_words(name, version)}-{requirements[:8]}" if requirements else ""
+
+
+def file_words(*parts: str) -> str:
+    """Names as a part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", "-".join(parts))
 
 
 def _check(config: EngineConfig) -> None:
@@ -127,8 +135,8 @@ def _spec(name: str, config: EngineConfig, root: Path) -> EngineSpec:
         path = root / config.requirements
         if not path.is_file():
             raise ConfigError([Problem("engine.requirements", config.requirements, "an existing file")])
-        python = f"{environment_folder(config, name)}/bin/python"
         requirements = digest(path.read_text(encoding="utf-8") + config.torch, 16)
+        python = f"{environment_folder(name, config.version, requirements)}/bin/python"
     version = config.version or (installed_version(python) if python else None) or "unknown"
     return EngineSpec(
         name=name,
