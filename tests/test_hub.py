@@ -7,10 +7,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 
 from hub_stub import Hub, hub
 from project_folder import MODEL, REPO, Project, small_study
+from servelab import texts_source
 from servelab.models import MARKER
 
 pytestmark = pytest.mark.slow  # every fetch is a process of its own: a second or two each
@@ -101,7 +103,7 @@ def test_what_the_cache_has_is_not_fetched_again_and_does_without_a_network(
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"path": "owner/another"}, "owner/another: the hub has no such model"),
+        ({"path": "owner/another"}, "owner/another: the hub has nothing of that name"),
         ({"revision": "v9"}, "owner/some-model: the hub has no revision «v9» of it"),
         ({"gated": "1"}, "owner/some-model: its owner asks for an agreement"),
         ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "owner/some-model: the hub cannot be reached"),
@@ -123,6 +125,40 @@ def test_what_cannot_be_had_is_said_in_one_line(
     assert words in said[-1] and said[-1].startswith("[model] "), done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "made" / MARKER).exists()
+
+
+def test_the_text_of_wikitext_comes_from_the_hub_and_then_from_its_cache(tmp_path: Path) -> None:
+    """The parquet file of the fixed revision, as published; then nobody is asked; without either one line says so."""
+    table = tmp_path / "made.parquet"
+    rows = ["", " = Title = \n", " A sentence . \n"]
+    pyarrow.parquet.write_table(pyarrow.table({"text": rows}), table)
+    code = (
+        "from servelab import texts_source as t\n"
+        "try: print(t.load(t.WIKITEXT).content)\n"
+        "except t.TextError as error: print(error)"
+    )
+
+    def load(held: Hub, home: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment(held, tmp_path / home),
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        ).stdout
+
+    with hub() as held:
+        held.repository = f"datasets/{texts_source.WIKITEXT_REPOSITORY}"
+        held.files[texts_source.WIKITEXT_REVISION] = {texts_source.WIKITEXT_FILE: table.read_bytes()}
+        assert load(held, "home") == " = Title = \n\n\n A sentence . \n\n"
+    gone = Hub(url="http://127.0.0.1:9")
+    assert load(gone, "home") == " = Title = \n\n\n A sentence . \n\n"
+    said = load(gone, "another home")
+    assert (
+        said.startswith("wikitext-2: Salesforce/wikitext: the hub cannot be reached")
+        and said.count("\n") == 1
+    )
 
 
 def test_a_model_that_is_there_hides_nothing_that_is_not(

@@ -43,6 +43,7 @@ MEASURING_MODULES = (
 # Imported by measuring as well, but no number comes from them: locks, processes, secrets, where files lie.
 SUPPORTING_MODULES = (
     "device_lock.py",
+    "hub.py",
     "processes.py",
     "provenance.py",
     "redact.py",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from servelab import hub
 from servelab.spec import ChangedInputError
 
 PYDOC_TOPICS = "pydoc_data.topics"
@@ -53,7 +54,12 @@ def load(name: str, expected_digest: str = "") -> Text:
     if name == PYDOC_TOPICS:
         text = Text(name, _pydoc_topics())
     elif name == WIKITEXT:
-        text = Text(name, parquet_text(_from_hub()))
+        try:
+            text = Text(
+                name, parquet_text(hub.dataset_file(WIKITEXT_REPOSITORY, WIKITEXT_FILE, WIKITEXT_REVISION))
+            )
+        except hub.HubError as error:
+            raise TextError(f"{name}: {error}") from error
     else:
         text = Text(Path(name).name, _file(Path(name)))
     if not text.content.strip():
@@ -117,19 +123,6 @@ def _file(path: Path) -> str:
         raise TextError(f"{path}: not UTF-8 text (byte {error.start})") from error
     except OSError as error:
         raise TextError(f"{path}: {error.strerror or error}") from error
-
-
-def _from_hub() -> Path:
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    try:
-        name = hf_hub_download(
-            WIKITEXT_REPOSITORY, WIKITEXT_FILE, repo_type="dataset", revision=WIKITEXT_REVISION
-        )
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise TextError(f"{WIKITEXT}: not in the hub's cache and not to be had ({error})") from error
-    return Path(name)
 
 
 def _word_start(content: str, place: int) -> int:
