@@ -1,6 +1,14 @@
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
 
 min_version("9.20")
+
+if Path.cwd() != Path(workflow.basedir).resolve():
+    raise WorkflowError(
+        f"results belong into servelab's own folder: add --directory {workflow.basedir}"
+    )
 
 
 # Text of `snakemake --report`.
@@ -11,9 +19,13 @@ if "archive" in config:
 
     include: "workflow/rules/rebuild.smk"
 
+    workflow.default_target = "rebuild"
+
 elif "studies" in config:
 
     include: "workflow/rules/compare.smk"
+
+    workflow.default_target = "compare"
 
 else:
 
@@ -30,5 +42,6 @@ else:
             POINTS,
             TABLES,
             REPORT,
+            FIGURES,
         message:
             f"Study {STUDY} is complete: {REPORT}"

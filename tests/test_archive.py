@@ -57,7 +57,7 @@ def test_archive_gives_the_same_tables_and_report_without_a_server(project: Proj
 
     before = tables(project)
     comparison_before, pins_before = comparison(project), pins(project)
-    assert "The reference is another study" in comparison_before and pins_before
+    assert "The reference is another study" in comparison_before
     report_before = (project.root / "reports/small.html").read_bytes()
     over = project.run_as_is("rebuild", "--config", f"archive={folder}")
     assert over.returncode != 0
@@ -99,7 +99,7 @@ def test_archive_of_a_later_schema_of_keys_is_still_read(project: Project, tmp_p
     version.write_text(
         text.replace("MEASUREMENT_VERSION = 1\n", "MEASUREMENT_VERSION = 1_000_001\n"), encoding="utf-8"
     )
-    rebuilt = later.run_as_is("rebuild", "--config", f"archive={folder}")
+    rebuilt = later.run_as_is("--config", f"archive={folder}")  # no target is asked for: there is only one
     assert rebuilt.returncode == 0, rebuilt.output
     assert len(pd.read_csv(later.tables() / "points.csv")) == 2
     assert not (later.root / "config/references").exists()

@@ -105,6 +105,16 @@ def test_the_shells_settings_do_not_reach_the_server(tmp_path: Path) -> None:
     assert not {"VLLM_ATTENTION_BACKEND", "PYTHONPATH", "MKL_NUM_THREADS", "TORCH_LOGS"} & set(made)
 
 
+def test_a_models_folder_is_named_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrapper or container may work in another folder; what is no folder here is a name and stays one."""
+    (tmp_path / "models/mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    start = fake_start()
+    for path, given in (("models/mine", f"{tmp_path}/models/mine"), ("owner/name", "owner/name")):
+        words = engine.arguments(replace(start, model=replace(start.model, path=path)), 1, "served")
+        assert words[0] == f"--model={given}"
+
+
 def test_a_library_is_preloaded_from_a_folder_with_a_space_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

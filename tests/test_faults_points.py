@@ -428,6 +428,7 @@ def test_an_attached_server_gets_no_more_than_its_limit(job: Job, monkeypatch: p
             "kind": "attach", "url": live.target.base_url, "api_key_env": "KEY", "command": (), "max_concurrency": 2,
         }  # fmt: skip
         start = fake_start(closed(8, 16), closed(2, 4), engine_changes=changes)
+        start = replace(start, model=replace(start.model, path=str(job.root)))
         outcome = measure.measure_start(
             start, measure.Places.of(job.root), measure.Watcher(job.said.append), {}
         )

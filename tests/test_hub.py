@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -179,6 +180,30 @@ def test_a_model_that_is_there_hides_nothing_that_is_not(
     assert (added.returncode, added.measured) == (0, 1), added.output
     assert not [job for job in added.jobs if job.startswith("model_")]
     assert (project.root / "reports/small.html").is_file()
+
+
+def test_points_are_judged_as_before_when_the_model_has_gone(
+    served: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the checks need of a model is kept with the results: weights may be deleted to make room."""
+    for name, value in environment(served, tmp_path / "home").items():
+        monkeypatch.setenv(name, value)
+    project = Project.make(tmp_path / "project")
+    model = {"source": "hub", "path": "owner/some-model", "vocab_size": 1000}
+    project.study = {
+        **small_study(),
+        "models": [{"m": model}],
+        "limits": {"flops": 10.0, "bytes_per_s": 10.0},
+    }
+    assert project.run().measured == 2
+    points = project.tables() / "points.csv"
+    before = points.read_text()
+    assert "prefill_rate" in before
+    shutil.rmtree(project.root / "resources/models")
+    project.study["tolerance"] = 0.2
+    again = project.run()
+    assert (again.returncode, again.measured) == (0, 0), again.output
+    assert "summarise" in again.jobs and points.read_text() == before
 
 
 def test_a_study_measures_a_model_from_the_hub_and_names_its_commit(

@@ -115,8 +115,20 @@ def test_server_that_does_not_start_makes_failed_points_and_takes_no_second_try(
         assert (record.meta.status, record.meta.cause) == ("failed", "server_start")
         assert "CUDA out of memory" in (record.meta.detail or "")
     assert any("the server did not start (out_of_memory)" in line for line in seen.lines)
-    assert run(start, tmp_path) == Outcome(measured=0, kept=2, failed=0, starts=0)
+    assert run(start, tmp_path) == Outcome(measured=0, kept=2, failed=2, starts=0)
     assert run(start, tmp_path, retry_failed=True) == Outcome(measured=2, kept=0, failed=2, starts=1)
+
+
+def test_a_start_that_failed_with_another_interpreter_is_tried_again(tmp_path: Path) -> None:
+    """Where the interpreter lies is not in the key, but a failure may be its fault alone."""
+    start = fake_start(closed(1))
+    elsewhere = replace(start, engine=replace(start.engine, command=(), python="/no/such/python"))
+    assert run(elsewhere, tmp_path) == Outcome(measured=1, kept=0, failed=1, starts=1)
+    mended = replace(start, engine=replace(start.engine, command=(), python="/no/other/python"))
+    assert start.key(start.points[0]) != elsewhere.key(start.points[0]) == mended.key(start.points[0])
+    assert run(mended, tmp_path) == Outcome(measured=1, kept=0, failed=1, starts=1)
+    assert "/no/other/python" in (records(mended, tmp_path)[0].meta.detail or "")
+    assert run(mended, tmp_path) == Outcome(measured=0, kept=1, failed=1, starts=0)
 
 
 def test_server_that_dies_is_replaced_for_the_remaining_points(tmp_path: Path) -> None:

@@ -142,6 +142,19 @@ def test_a_study_is_measured_in_a_folder_with_a_space(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_from_elsewhere_the_right_folder_is_named(project: Project, tmp_path: Path) -> None:
+    """Paths in results are relative to servelab's folder: a run from another one says how, and begins nothing."""
+    project.write("config/config.yaml", project.study)
+    command = project.command("all", "--snakefile", str(project.root / "Snakefile"))
+    done = subprocess.run(
+        command, cwd=tmp_path, env=project.environment(), capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode != 0
+    assert f"add --directory {project.root}" in done.stdout + done.stderr
+    assert project.server_starts() == 0
+
+
+@pytest.mark.slow
 def test_setup_is_the_environment_and_the_models_and_measures_nothing(project: Project) -> None:
     """A study whose model is fetched has one job for it however many entries use it; one with all at hand has none."""
     hub = {"source": "hub", "path": "owner/some-model"}
@@ -166,12 +179,14 @@ def test_cut_points_are_seen_when_a_run_begins_and_failed_ones_on_request(projec
     assert again.to_make_again() == [plan.points[0]]
     two.write_bytes(two.read_bytes()[:-3])
     assert plan.to_make_again() == [plan.points[1]]
-    plan.take_folder(["snakemake", "all", "--dry-run"])
+    made_of = dict.fromkeys(("summarise", "analyse", "report"), "")
+    for looks in ("--dry-run", "-np", "--summary", "--dag", "--report=page.html"):
+        plan.take_folder(["snakemake", "all", looks], made_of)
     assert two.exists(), "a dry run clears nothing away"
-    plan.take_folder(["snakemake", "all"])
-    assert not two.exists() and one.exists()
+    plan.take_folder(["snakemake", "all", "plan"], made_of)
+    assert not two.exists() and not one.exists(), "one is cut, the other some other point"
     with pytest.raises(BlockingIOError, match="another run is at work"):
-        again.take_folder(["snakemake", "all"])
+        again.take_folder(["snakemake", "all"], made_of)
     assert plan.held is not None
     plan.held.close()
 
@@ -220,3 +235,6 @@ def test_limits_are_asked_for_where_they_can_be_measured(tmp_path: Path, device:
     study = {**small_study(), "engine": {"use": "fake", "device": device, "python": "python3", "command": []}}
     planned = parse_time.plan(study, project.root)
     assert bool(planned.limits_file) is measured
+    study["engine"] = {"device": device, "python": "/another/python3"}
+    other = parse_time.plan(study, project.root).limits_file
+    assert (other != planned.limits_file) is measured, "of unknown versions, each interpreter has its own"

@@ -375,7 +375,8 @@ def test_an_attached_server_is_only_looked_at(tmp_path: Path, monkeypatch: pytes
     with server.launch(fake_start(), tmp_path / "log", tmp_path / "boot") as ours:
         monkeypatch.setenv("MY_KEY", ours.target.api_key)
         spec = engine_spec(ours.target.base_url + "/v1", "MY_KEY")
-        start = replace(fake_start(), engine=spec)
+        start = fake_start()
+        start = replace(start, engine=spec, model=replace(start.model, path=str(tmp_path)))
         with server.launch(start, tmp_path / "other", tmp_path / "none") as attached:
             assert attached.boot == "attached" and attached.pid == 0 and attached.argv == []
             assert attached.target.model == ours.target.model
@@ -384,6 +385,17 @@ def test_an_attached_server_is_only_looked_at(tmp_path: Path, monkeypatch: pytes
             session = attached.session_id
         with server.launch(start, tmp_path / "other", tmp_path / "none") as again:
             assert again.session_id == session
+        misspelt = replace(start, model=replace(start.model, name="prod", path="prod-modell"))
+        keyless = replace(start, engine=engine_spec(ours.target.base_url))
+        for wrong, words in (
+            (misspelt, f"serves {ours.target.model}, not prod-modell"),
+            (keyless, "api_key_env"),
+        ):
+            with (
+                pytest.raises(server.ServerStartError, match=words),
+                server.launch(wrong, tmp_path / "other", tmp_path / "none"),
+            ):
+                pytest.fail("attached")
         assert ours.alive()
         assert server_http.served_names(ours.target, 5.0)
     assert not (tmp_path / "other").exists() and not (tmp_path / "none").exists()

@@ -75,24 +75,36 @@ def test_where_links_are_not_possible_the_point_is_copied(
 
 
 def test_what_the_store_lost_is_taken_back_from_where_it_is_shown(store: Store, tmp_path: Path) -> None:
-    """A whole point of that key, once; another's, half a file or nothing stays where it is and out of the store."""
+    """A whole point comes back under its own key, whatever is asked for there; half a file or nothing is no point."""
     target = tmp_path / "results/b.arrow"
     kept = store.put(record())
     store.show(KEY, target)
-    assert not store.take_back(KEY, target), "it is there"
+    inode = kept.stat().st_ino
+    assert store.take_back(target) == KEY and kept.stat().st_ino == inode, "it is there"
     kept.unlink()
     assert store.find(KEY) == (None, None)
     assert store.glance(KEY) is None and store.glance(KEY, target) is not None
-    other = "f" * 32
-    assert not store.take_back(other, target)
-    assert store.take_back(KEY, target)
+    assert store.take_back(target) == KEY
     assert store.find(KEY)[0] is not None and store.path(KEY).stat().st_ino == target.stat().st_ino
     half = tmp_path / "results/half.arrow"
     half.write_bytes(target.read_bytes()[:-20])
     store.path(KEY).unlink()
-    assert not store.take_back(KEY, half) and not store.take_back(KEY, tmp_path / "nothing.arrow")
+    assert store.take_back(half) is None and store.take_back(tmp_path / "nothing.arrow") is None
     assert not store.path(KEY).exists() and half.exists()
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_damaged_kept_point_is_replaced_by_the_whole_one_that_is_shown(
+    store: Store, tmp_path: Path
+) -> None:
+    """A copied project has two files of each point; one of them is enough."""
+    target = tmp_path / "results/b.arrow"
+    target.parent.mkdir()
+    target.write_bytes(store.put(record()).read_bytes())
+    store.path(KEY).write_bytes(target.read_bytes()[:-30])
+    assert store.find(KEY)[0] is None
+    assert store.take_back(target) == KEY
+    assert store.find(KEY)[0] is not None
 
 
 def test_disk_full_keeps_earlier_points(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

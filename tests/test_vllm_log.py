@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from servelab import vllm_log
+from servelab import server, vllm_log
 
 LOGS = Path(__file__).parent / "data" / "logs"
 CUDA = "vllm-0.25.1-cuda-h200-first-start-bf16"
@@ -165,6 +165,37 @@ def test_last_words_are_the_cause_and_not_its_consequence(file: str, words: str)
     assert words in said
     assert "Engine core initialization failed" not in said
     assert len(said) <= vllm_log.MAX_LINE
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [
+        ("RuntimeError: Cannot find any model weights with `/srv/m`", "model_missing"),
+        (
+            "ValueError: Available memory on node 0 (19.47/23.54 GiB) on startup is less than desired",
+            "out_of_memory",
+        ),
+        ("ValueError: something else", "died"),
+    ],
+)
+def test_last_words_of_a_worker_of_its_own_process(reason: str, cause: str) -> None:
+    """The worker says why, the engine after it only that; a warning above with the word «error» is no cause."""
+    consequence = "Exception: WorkerProc initialization failed due to an exception in a background process."
+    said = vllm_log.last_words(
+        [
+            "(APIServer pid=1) WARNING 11-30 10:01:20 [system_utils.py:249] Found ulimit of 20000 and failed to "
+            "automatically increase with error current limit exceeds maximum limit.",
+            "(Worker pid=3) ERROR 11-30 10:01:50 [multiproc_executor.py:948] WorkerProc failed to start.",
+            "(Worker pid=3) ERROR 11-30 10:01:50 [multiproc_executor.py:948] Traceback (most recent call last):",
+            f"(Worker pid=3) ERROR 11-30 10:01:50 [multiproc_executor.py:948] {reason}",
+            "(EngineCore pid=2) ERROR 11-30 10:01:52 [core.py:1433] EngineCore failed to start.",
+            f"(EngineCore pid=2) ERROR 11-30 10:01:52 [core.py:1433] {consequence}",
+            consequence,
+            "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+        ]
+    )
+    assert said == reason
+    assert next((name for name, pattern in server._CAUSES if pattern.search(said)), "died") == cause
 
 
 def test_last_words_of_a_gpu_without_memory() -> None:

@@ -19,7 +19,8 @@ rule summarise:
     message:
         f"A row and a verdict for each of {len(POINTS)} points"
     shell:
-        "{PYTHON:q} workflow/scripts/summarise.py --config {params.study:q} 2>&1 | tee -i {log:q}"
+        "{PYTHON:q} workflow/scripts/summarise.py --config {params.study:q} --made-of {MADE_OF[summarise]}"
+        " 2>&1 | tee -i {log:q}"
 
 
 rule analyse:
@@ -37,4 +38,5 @@ rule analyse:
     message:
         "Tables, fits and findings"
     shell:
-        "{PYTHON:q} workflow/scripts/analyse.py --config {params.study:q} 2>&1 | tee -i {log:q}"
+        "{PYTHON:q} workflow/scripts/analyse.py --config {params.study:q} --made-of {MADE_OF[analyse]}"
+        " 2>&1 | tee -i {log:q}"

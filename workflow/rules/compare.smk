@@ -13,7 +13,6 @@ if len(STUDIES) != 2 or len(set(STUDIES)) != 2:
 
 
 rule compare:
-    default_target: True
     input:
         [
             f"results/{name}/tables/{file}"

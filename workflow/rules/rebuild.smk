@@ -21,7 +21,6 @@ except (BlockingIOError, FileExistsError) as error:
 
 
 rule rebuild:
-    default_target: True
     params:
         archive=ARCHIVE,
         tables=f"results/{STUDY}/tables",

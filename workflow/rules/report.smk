@@ -26,4 +26,5 @@ rule report:
     message:
         f"The paper: {REPORT}"
     shell:
-        "{PYTHON:q} workflow/scripts/report.py --tables {params.tables:q} --output {output[0]:q} --figures {output[1]:q} 2>&1 | tee -i {log:q}"
+        "{PYTHON:q} workflow/scripts/report.py --tables {params.tables:q} --output {output[0]:q} --figures {output[1]:q}"
+        " --made-of {MADE_OF[report]} 2>&1 | tee -i {log:q}"

@@ -3,14 +3,24 @@
 
 import argparse
 import shutil
+import sys
 from pathlib import Path
 
-from servelab import analysis_input, pooled, recommend, reference_files, study_analysis, study_info
+from servelab import (
+    analysis_input,
+    made_of,
+    pooled,
+    recommend,
+    reference_files,
+    signals,
+    study_analysis,
+    study_info,
+)
 from servelab.records import write_atomically
 from servelab.report import tables
 
 
-def main() -> None:
+def main() -> int:
     """Parse the command line and analyse."""
     parser = argparse.ArgumentParser(description=__doc__)
     analysis_input.add_arguments(parser)
@@ -23,8 +33,10 @@ def main() -> None:
     for name, text in recommend.artefacts(data.study.study, data.study.objective, analyses[-1]).items():
         write_atomically(folder / name, text.encode("utf-8"))
     _bring_reference(arguments.archive, folder)
+    made_of.note(folder, "analyse", arguments.made_of)
     measured = sum(analysis.status != "not_measured" for analysis in analyses)
     print(f"[analyse] {measured} of {len(analyses)} analyses have data", flush=True)
+    return 0
 
 
 def _bring_reference(archive: Path | None, folder: Path) -> None:
@@ -38,4 +50,4 @@ def _bring_reference(archive: Path | None, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(signals.job(main))

@@ -52,7 +52,7 @@ def main() -> None:
             (making / "models" / name).mkdir(parents=True)
             shutil.copyfile(folder / "config.json", making / "models" / name / "config.json")
     tables = arguments.root / f"results/{study}/tables"
-    shutil.copytree(tables, making / "tables")
+    shutil.copytree(tables, making / "tables", ignore=shutil.ignore_patterns(".*"))
     _copy_reference(source.study.report.reference, tables, making / reference_files.CARRIED)
     report = arguments.root / f"reports/{study}.html"
     shutil.copyfile(report, making / report.name)

@@ -5,6 +5,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from servelab import signals
 from servelab.report import compare_page
 from servelab.report.tables import BadTablesError
 from servelab.texts import LANGUAGES
@@ -35,4 +36,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(signals.job(main))

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from servelab import estimate, measure
+from servelab.made_of import digest, note
 from servelab.records import PointRecord
 from servelab.spec import ChangedInputError, ServerStart
 from servelab.summary_line import summary_line
@@ -42,9 +43,8 @@ class Progress:
         self.total = missing
         expected = estimate.seconds(self.past, self.start, self.start.points[-missing:])
         self.left = missing
-        self.say(
-            f"{missing} of {total} points to measure, about {estimate.clock(expected)}; starting the server"
-        )
+        now = "asking the server" if self.start.engine.kind == "attach" else "starting the server"
+        self.say(f"{missing} of {total} points to measure, about {estimate.clock(expected)}; {now}")
 
     def point_done(self, record: PointRecord, seconds: float) -> None:
         """After a point was kept."""
@@ -96,6 +96,7 @@ def main() -> int:
             f"results cannot be written: {error}. Points kept before are intact; free the disk and run again"
         )
         return 1
+    note(arguments.root / start.log_directory(), "measure", digest(arguments.start))
     progress.say(
         f"done in {estimate.clock(time.monotonic() - began)}: {outcome.measured} measured, {outcome.kept} from the "
         f"store, {outcome.failed} failed, {outcome.starts} server starts"

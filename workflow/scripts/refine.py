@@ -8,10 +8,11 @@ nothing is started.
 import argparse
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
-from servelab import estimate, parse_time, refine, refined
+from servelab import estimate, parse_time, refine, refined, signals
 from servelab.canonical import canonical_json
 from servelab.config.load import load
 from servelab.records import write_atomically
@@ -52,13 +53,20 @@ def main() -> int:
 
 
 def _measure(root: Path, study: str, config: str) -> int:
-    """Run `snakemake all` on the study, in place of this process. JSON is YAML, so the config can be read again."""
+    """Run `snakemake all` on the study; it ends with us. JSON is YAML, so the config can be read again."""
     path = root / "results" / study / "refine-config.json"
     write_atomically(path, config.encode())
-    os.environ[parse_time.HELD_VARIABLE] = str(root.resolve())
+    environment = {**os.environ, parse_time.HELD_VARIABLE: str(root.resolve())}
     command = [sys.executable, "-m", "snakemake", "--cores", "1", "all", "--configfile", str(path)]
-    os.execv(sys.executable, command)  # noqa: S606
+    # In our own process group: a terminal's Ctrl-C reaches it as it reaches us.
+    with subprocess.Popen(command, env=environment) as child:
+        try:
+            return child.wait()
+        except KeyboardInterrupt:
+            child.terminate()
+            child.wait()
+            raise
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(signals.job(main))

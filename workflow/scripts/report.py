@@ -5,6 +5,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from servelab import made_of, signals
 from servelab.report import build
 from servelab.report.tables import BadTablesError
 from servelab.texts import LANGUAGES
@@ -22,6 +23,7 @@ def main() -> int:
         type=Path,
         help="folder for figures and tables as files; default: the HTML's name without .html",
     )
+    parser.add_argument("--made-of", default="", help="digest of what this run depends on, to be noted")
     parser.add_argument("--language", choices=LANGUAGES, help="default: what the study's config says")
     arguments = parser.parse_args()
     figures = arguments.figures or arguments.output.with_suffix("")
@@ -30,6 +32,7 @@ def main() -> int:
     except (BadTablesError, ValueError) as error:
         print(f"[report] {error}", file=sys.stderr)
         return 1
+    made_of.note(arguments.tables, "report", arguments.made_of)
     for key in report.missing_texts:
         print(f"[report] no text «{key}»: the paper shows the id instead", file=sys.stderr)
     size_mb = arguments.output.stat().st_size / 1e6
@@ -38,4 +41,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(signals.job(main))

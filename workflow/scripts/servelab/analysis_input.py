@@ -19,6 +19,7 @@ from servelab.config.load import for_analysis, load
 from servelab.config.schema import Experiment, Study
 from servelab.experiments.base import StudyData
 from servelab.grid import server_starts
+from servelab.models import CONFIG, kept_folder
 from servelab.records import BadPointError, PointRecord, read_point
 
 
@@ -124,6 +125,9 @@ def from_project(raw: Mapping[str, Any], root: Path) -> Source:
             experiment = point.experiment or start.experiment
             names[path] = Names(experiment, start.slug, point.name, model.name, model.path)
     folders = {name: root / spec.path for name, spec in loaded.models.items()}
+    for name, spec in loaded.models.items():
+        if not (folders[name] / CONFIG).is_file():
+            folders[name] = kept_folder(spec, root)
     return Source(
         root, loaded.raw, loaded.study, loaded.experiments, points, folders, names, loaded.engine.limits
     )
@@ -173,6 +177,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--root", type=Path, default=Path(), help="the project's folder")
     parser.add_argument("--archive", type=Path, help="an archived study's folder, in place of --config")
     parser.add_argument("--tables", type=Path, help="folder of the tables; default results/<study>/tables")
+    parser.add_argument("--made-of", default="", help="digest of what this run depends on, to be noted")
 
 
 def from_arguments(arguments: argparse.Namespace) -> tuple[Source, Path]:

@@ -57,7 +57,7 @@ def arguments(start: ServerStart, port: int, served_name: str) -> list[str]:
     options: dict[str, Option] = {**start.model.options, **start.options}
     check_options(options)
     words = [
-        f"--model={start.model.path}",
+        f"--model={_on_this_machine(start.model.path)}",
         f"--host={HOST}",
         f"--port={port}",
         f"--served-model-name={served_name}",
@@ -69,6 +69,11 @@ def arguments(start: ServerStart, port: int, served_name: str) -> list[str]:
     for name in sorted(options):
         words += flag_words(name, options[name])
     return words
+
+
+def _on_this_machine(path: str) -> str:
+    """A folder by its whole path: a wrapper or container may work in another one. A hub id or name as it is."""
+    return str(Path(path).absolute()) if Path(path).is_dir() else path
 
 
 def command(start: ServerStart, port: int, served_name: str) -> list[str]:

@@ -88,7 +88,7 @@ def measure_start(
     is not the one that a point's key names: points kept before stay whole.
     """
     outcome = Outcome()
-    missing = list(_missing(start, places.store, watcher, retry_failed))
+    missing = list(_missing(start, places.store, watcher, retry_failed, outcome))
     outcome.kept = len(start.points) - len(missing)
     if missing:
         watcher.starting(len(missing), len(start.points))
@@ -96,18 +96,33 @@ def measure_start(
         variables = {**os.environ, **start.engine.environment}
         with device_lock(start.engine.device, places.root, watcher.say, variables):
             _measure(start, missing, places, watcher, limits, outcome)
+    models.keep_config(start.model, places.root)
     for point in start.points:
         places.store.show(start.key(point), places.root / start.path(point))
     return outcome
 
 
-def _missing(start: ServerStart, store: Store, watcher: Watcher, retry_failed: bool) -> Iterator[Point]:
+def _missing(
+    start: ServerStart, store: Store, watcher: Watcher, retry_failed: bool, outcome: Outcome
+) -> Iterator[Point]:
     for point in start.points:
         meta, why = store.find(start.key(point))
         if why is not None:
             watcher.say(f"{point.name}: the kept file is damaged and is measured again: {why}")
-        if meta is None or (retry_failed and meta.status == "failed"):
+        if meta is None or (meta.status == "failed" and (retry_failed or _of_another_program(meta, start))):
             yield point
+        else:
+            outcome.failed += meta.status == "failed"
+
+
+def _of_another_program(meta: PointMeta, start: ServerStart) -> bool:
+    """Whether a start failed with another interpreter than this one: its place is not in the key, its fault is."""
+    was = meta.start.get("engine")
+    return (
+        meta.cause == "server_start"
+        and isinstance(was, Mapping)
+        and was.get("python", "") != start.engine.python
+    )
 
 
 def _measure(
@@ -150,9 +165,8 @@ def _measure(
             outcome.measured += len(remaining)
             outcome.failed += len(remaining)
             names = ", ".join(point.name for point in remaining[:8]) + (", …" if len(remaining) > 8 else "")
-            watcher.say(
-                f"{len(remaining)} points recorded as failed: {names}; its log: {start.log_directory()}/server.log"
-            )
+            log = "" if start.engine.kind == "attach" else f"; its log: {start.log_directory()}/server.log"
+            watcher.say(f"{len(remaining)} points recorded as failed: {names}{log}")
             return
         if remaining:
             watcher.say(f"the server is gone; a new one for the remaining {len(remaining)} points")

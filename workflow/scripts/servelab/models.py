@@ -4,8 +4,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from servelab.records import write_atomically
 from servelab.spec import ModelSpec
 
+CONFIG = "config.json"
 MARKER = "ready.json"  # written last by make_model.py
 
 
@@ -15,7 +17,7 @@ def with_dimensions(model: ModelSpec, root: Path) -> ModelSpec:
     Raises ValueError if the vocabulary is known neither from the config nor from the folder: without it no
     prompt can be drawn.
     """
-    path = root / model.path / "config.json"
+    path = root / model.path / CONFIG
     vocab_size, max_tokens = model.vocab_size, model.max_tokens
     if path.is_file() and not (vocab_size and max_tokens):
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -25,6 +27,18 @@ def with_dimensions(model: ModelSpec, root: Path) -> ModelSpec:
     if not vocab_size:
         raise ValueError(f"models.{model.name}.vocab_size: not in the config and no {path} to read it from")
     return replace(model, vocab_size=vocab_size, max_tokens=max_tokens)
+
+
+def kept_folder(model: ModelSpec, root: Path) -> Path:
+    """Where the config.json of a model that was measured stays, when the model's own folder is deleted."""
+    return root / "results/store/models" / model.fingerprint
+
+
+def keep_config(model: ModelSpec, root: Path) -> None:
+    """Keep what the analysis reads of a model: what was measured can be judged without its weights."""
+    config, kept = root / model.path / CONFIG, kept_folder(model, root) / CONFIG
+    if config.is_file() and not kept.exists():
+        write_atomically(kept, config.read_bytes())
 
 
 def origin(model: ModelSpec, root: Path) -> dict[str, str]:

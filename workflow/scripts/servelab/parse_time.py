@@ -22,16 +22,41 @@ from typing import Any, cast
 
 from servelab import estimate, limits, machine, refined
 from servelab.canonical import canonical_json
-from servelab.config.engines import environment_folder, file_words
+from servelab.config.engines import UNKNOWN, environment_folder, file_words
 from servelab.config.load import COMMAND_KEYS, LoadedStudy, load
 from servelab.config.models import made_from, resource_folder
 from servelab.config.schema import EngineConfig
 from servelab.grid import server_starts
+from servelab.made_of import digest, forget, noted
 from servelab.records import BadPointError, read_meta
 from servelab.spec import EngineSpec, ServerStart
 from servelab.store import Store
 
 _ARROW_MAGIC = b"ARROW1"
+# Snakemake's options with which it runs nothing.
+_ONLY_LOOKS = {
+    *(
+        "--dry-run",
+        "--dryrun",
+        "--summary",
+        "-S",
+        "--detailed-summary",
+        "-D",
+        "--dag",
+        "--rulegraph",
+        "--filegraph",
+    ),
+    *("--d3dag", "--list-rules", "--list", "-l", "--list-target-rules", "--lt", "--list-input-changes"),
+    *(
+        "--list-params-changes",
+        "--list-code-changes",
+        "--list-changes",
+        "--lint",
+        "--report",
+        "--unlock",
+        "--version",
+    ),
+}
 HELD_VARIABLE = "SERVELAB_FOLDER_HELD"
 _SAFE_NAME = re.compile(r"\W+")
 _DATA_SUFFIXES = (".yaml", ".j2", ".html", ".css", ".js", ".json")
@@ -98,8 +123,10 @@ class Plan:
         given = self.loaded.study.limits or self.engine.limits
         if given or not self.engine.python or self.engine.device not in limits.DEVICES:
             return ""
-        name = file_words(machine.facts()["id"], self.engine.name, self.engine.version)
-        return f"resources/limits/{name}.json"
+        words = [machine.facts()["id"], self.engine.name, self.engine.version]
+        if self.engine.version == UNKNOWN:  # then only its place tells one interpreter from another
+            words.append(digest(self.engine.python)[:8])
+        return f"resources/limits/{file_words(*words)}.json"
 
     def there(self, path: str) -> bool:
         """Whether something that is made once has been made. Its name says what it is, so it is never made again.
@@ -192,24 +219,60 @@ class Plan:
         except BadPointError:
             return True
 
-    def take_folder(self, argv: Sequence[str]) -> None:
-        """Keep a second run out of this folder for as long as this process lives, and clear damaged results away.
+    def take_folder(self, argv: Sequence[str], made_of: Mapping[str, str]) -> None:
+        """Keep a second run out of this folder for as long as this process lives, and clear away what is not right.
 
-        A dry run and `plan` do neither. The store keeps what is cleared away here, if it is whole there. What the store
-        has lost it gets back first: Snakemake removes all results of a job that has a point more to measure.
+        That is: what is damaged, and what was made of something else than `made_of` says (job → digest; of a start its
+        own text), whether Snakemake remembers it or not. The store keeps the points that are cleared away here. What
+        it has lost it gets back first: Snakemake removes all results of a job that has a point more to measure. A dry
+        run, `plan` and what else only looks do none of this.
         Raises BlockingIOError with what to do, OSError if the store cannot be written.
         """
         self.held = hold_folder(self.root, argv)
         if self.held is None:
             return
-        for path in self.to_make_again():
-            (self.root / path).unlink(missing_ok=True)
+        forget(self.root / path for path in self.to_make_again())
         store = Store(self.root / "results/store")
         kept: set[int | None] = {None, *store.inodes()}
         for start in self.starts:
-            for point in start.points:
-                if _inode(f"{self.root}/{start.path(point)}") not in kept:
-                    store.take_back(start.key(point), self.root / start.path(point))
+            self._take_back(start, store, kept)
+        forget(self.root / path for path in self._of_other_things(made_of))
+
+    def _take_back(self, start: ServerStart, store: Store, kept: set[int | None]) -> None:
+        """Give the store what it has lost of a start; clear away points that are not the ones this start asks for."""
+        certain = noted(self.root / start.log_directory(), "measure") == digest(self.start_json(start))
+        for point in start.points:
+            path = f"{self.root}/{start.path(point)}"
+            inode = _inode(path)
+            if inode is None or (certain and inode in kept):
+                continue
+            key = start.key(point)
+            if inode == _inode(str(store.path(key))):
+                continue
+            found = store.take_back(Path(path))
+            if found not in (None, key):
+                forget([Path(path)])
+
+    def _of_other_things(self, made_of: Mapping[str, str]) -> list[str]:
+        """Tables and report that were made of something else, and tables of which some are gone."""
+        folder = f"results/{self.study_name}/tables"
+        first = {
+            "summarise": f"{folder}/points.arrow",
+            "analyse": f"{folder}/analyses.json",
+            "report": f"reports/{self.study_name}.html",
+        }
+        wrong = [path for job, path in first.items() if noted(self.root / folder, job) != made_of[job]]
+        return wrong if _tables_are_there(self.root / folder) else [*wrong, first["analyse"]]
+
+
+def _tables_are_there(folder: Path) -> bool:
+    """Whether every table that the analyses name is there, and that of the loads, as Arrow and as CSV."""
+    try:
+        listed = json.loads((folder / "analyses.json").read_text(encoding="utf-8"))
+        names = ["loads", *(name for analysis in listed["analyses"] for name in analysis["tables"])]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return all((folder / f"{name}{end}").is_file() for name in names for end in (".arrow", ".csv"))
 
 
 def _inode(path: str) -> int | None:
@@ -225,10 +288,10 @@ def hold_folder(root: Path, argv: Sequence[str]) -> io.IOBase | None:
     The lock is the kernel's, on the Snakefile itself: nothing is written, and none is left after a kill.
     Raises BlockingIOError with what to do.
     """
-    if any(
-        word in ("--dry-run", "--dryrun", "plan") or re.fullmatch(r"-[a-zA-Z]*n[a-zA-Z]*", word)
-        for word in argv
-    ):
+    looks = any(
+        word.partition("=")[0] in _ONLY_LOOKS or re.fullmatch(r"-[a-zA-Z]*n[a-zA-Z]*", word) for word in argv
+    )
+    if looks or ("plan" in argv and "all" not in argv):
         return None
     if os.environ.get(HELD_VARIABLE) == str(root.resolve()):
         return None  # `refine` runs `all` within its own run

@@ -50,10 +50,11 @@ _CAUSES = (
     ("bad_option", re.compile(r"unrecognized arguments|error: argument |invalid choice|ambiguous option")),
     ("port_taken", re.compile(r"[Aa]ddress already in use")),
     ("out_of_memory", re.compile(r"OutOfMemory|out of memory|MemoryError|No available memory|"
-                                 r"KV cache is needed|annot allocate|signal 9")),
+                                 r"KV cache is needed|annot allocate|signal 9|"
+                                 r"(?:Available|Free) memory on .* less than")),
     ("model_missing", re.compile(r"Repo id must|not a valid model identifier|does not appear to have a file|"
                                  r"RepositoryNotFound|LocalEntryNotFound|is not a local folder|"
-                                 r"[Cc]ouldn't connect to|No such file")),
+                                 r"[Cc]ouldn't connect to|Cannot find any model weights|No such file")),
 )  # fmt: skip
 START_CAUSES = (*(name for name, _ in _CAUSES), "not_ready", "attach", "died")
 
@@ -327,11 +328,16 @@ def attach(start: ServerStart) -> Server:
         names = server_http.served_names(Target(url, "", key), timeout_s=10.0)
     except (OSError, http.client.HTTPException, ValueError) as error:
         words = redact.line(str(error), key, limit=300)
+        if "status 401" in words or "status 403" in words:
+            words += "; engine.api_key_env names the variable that holds its key"
         raise ServerStartError("attach", f"no server at {url}: {words}") from error
-    wanted = [name for name in (start.model.path, start.model.name) if name in names] or names[:1]
-    if len(wanted) != 1 or (len(names) > 1 and wanted[0] not in (start.model.path, start.model.name)):
+    wanted = [name for name in (start.model.path, start.model.name) if name in names][:1]
+    # What is a folder here has another name there: then a server of one model is taken at its word.
+    if not wanted and len(names) == 1 and Path(start.model.path).is_dir():
+        wanted = names
+    if not wanted:
         raise ServerStartError(
-            "attach", f"the server at {url} serves {', '.join(names)[:300]}, not {start.model.name}"
+            "attach", f"the server at {url} serves {', '.join(names)[:300]}, not {start.model.path}"
         )
     server = Server(Target(url, wanted[0], key), 0, "", 0.0, "attached", [])
     began = _ask(server)

@@ -10,7 +10,7 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from servelab import processes
@@ -81,6 +81,18 @@ def ending_with_snakemake() -> Iterator[None]:
         for handle in (*handles, over):
             os.close(handle)
         _watching.release()
+
+
+def job(main: Callable[[], int]) -> int:
+    """Run a job's main function; it ends with its Snakemake. Exit status: main's, 130 if it was stopped.
+
+    Without this a job whose Snakemake was killed goes on, and writes over what a later run has made meanwhile.
+    """
+    try:
+        with as_interrupt(), ending_with_snakemake():
+            return main()
+    except KeyboardInterrupt:
+        return 130
 
 
 def _place() -> str:

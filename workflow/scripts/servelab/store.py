@@ -71,19 +71,20 @@ class Store:
         _link(self.path(key), target)
         target.touch()
 
-    def take_back(self, key: str, shown: Path) -> bool:
-        """Keep a point that lies where a person looks and not here: the store was lost, or left behind by a copy.
+    def take_back(self, shown: Path) -> str | None:
+        """Keep a point that lies where a person looks and not whole here: the store was lost, or left behind by a copy.
 
-        True if it was taken. What is no point of this key stays where it is. Raises OSError (disk full).
+        The shown point's own key, None if it is no point. Raises OSError (disk full).
         """
-        if self.path(key).exists():
-            return False
         try:
-            read_meta(shown, key)
+            key = read_meta(shown).key
         except BadPointError:
-            return False
-        _link(shown, self.path(key))
-        return True
+            return None
+        path = self.path(key)
+        # Of one size they are taken for the same: to read all points at every run would cost minutes.
+        if not path.exists() or (path.stat().st_size != shown.stat().st_size and self.find(key)[0] is None):
+            _link(shown, path)
+        return key
 
 
 def _link(source: Path, target: Path) -> None:

@@ -19,7 +19,7 @@ def _one(data: StudyData, name: str, config: Experiment) -> Analysis:
     if rows.empty or not (rows["status"] == "ok").any():
         detail = "; ".join(str(value) for value in rows["detail"].dropna().unique()[:1])
         values = {"points": len(rows), "detail": detail}
-        return Analysis(config.kind, name, NOT_MEASURED, "all_points_failed", values)
+        return Analysis(config.kind, name, NOT_MEASURED, "experiment_all_failed", values)
     analysis: Analysis = experiments.KINDS[config.kind].analyse(data, name, config)
     return analysis
 

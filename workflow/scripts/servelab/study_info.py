@@ -39,7 +39,7 @@ def about(source: Source, data: StudyData) -> dict[str, Any]:
         "models": fetched_models(metas),
         "machines": _machines(metas),
         "sessions": _sessions(metas),
-        "pins": _pins(source.root),
+        "pins": pins(source.root, metas),
         "commands": _commands(source.study.study),
     }
 
@@ -109,8 +109,13 @@ def _sessions(metas: list[PointMeta]) -> list[dict[str, Any]]:
     return list(seen.values())
 
 
-def _pins(root: Path) -> dict[str, str]:
-    """Pinned list → digest, of the project; of an archived study those that it was analysed with."""
+def pins(root: Path, metas: Iterable[PointMeta]) -> dict[str, str]:
+    """Pinned list → digest, where servelab made a server's environment; {} where all servers were somebody's own.
+
+    Of the project; of an archived study those that it was analysed with.
+    """
+    if not any((meta.start.get("engine") or {}).get("requirements") for meta in metas):
+        return {}
     folder = root / "workflow/envs"
     archived = root / "tables"
     if not folder.is_dir() and (archived / "study.json").is_file():

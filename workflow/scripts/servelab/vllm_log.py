@@ -209,7 +209,9 @@ _CONSEQUENCE = re.compile(
     r"Engine core initialization failed|EngineDeadError|encountered an issue|WorkerProc initialization failed|"
     r"^(?:KeyboardInterrupt|SystemExit|asyncio\S*CancelledError)\b"
 )
-_ENGINE_SAYS = re.compile(r"EngineCore failed to start|EngineCore encountered a fatal error")
+_ENGINE_SAYS = re.compile(
+    r"EngineCore failed to start|EngineCore encountered a fatal error|WorkerProc failed to start"
+)
 _BAD_SIGN = re.compile(r"(?i)\b(?:fatal|error|killed|aborted|segmentation fault)\b")
 _LAST_LINES = 2000
 _LINE_READ = 1000
@@ -227,10 +229,17 @@ def last_words(lines: Sequence[str], or_last: bool = True) -> str:
         hits = [text[match.start() :] for text in texts if (match := cause.search(text))]
         if hits:
             return _short(hits[-1] if hits[-1].startswith("error: ") else _whole(texts, hits[-1]))
-    engine = max((at for at, text in enumerate(texts) if _ENGINE_SAYS.search(text)), default=None)
-    own = [text for text in texts[engine or 0 :] if _EXCEPTION.match(text) and not _CONSEQUENCE.search(text)]
+    own = [
+        (at, text)
+        for at, text in enumerate(texts)
+        if _EXCEPTION.match(text) and not _CONSEQUENCE.search(text)
+    ]
+    # A worker of its own process says why before the engine says that it failed: the last who has a reason.
+    for said in reversed([at for at, text in enumerate(texts) if _ENGINE_SAYS.search(text)]):
+        if after := [text for at, text in own if at > said]:
+            return _short(after[0])
     if own:
-        return _short(own[0] if engine is not None else own[-1])
+        return _short(own[-1][1])
     signs = [text for text in texts if _BAD_SIGN.search(text)]
     return _short((signs or (texts if or_last else []) or [""])[-1])
 

@@ -125,6 +125,15 @@ def sources(loaded: "LoadedStudy") -> None:
         if config.source == "pypi" and not loaded.engine.python
         if not (loaded.root / loaded.models[name].path / MARKER).is_file()
     ]
+    if loaded.engine.kind != "attach":
+        allowed = (
+            "folder, hub, pypi or dimensions: `served` is a name on a server that runs already (engine.url)"
+        )
+        problems += [
+            Problem(f"models.{name}.source", config.source, allowed)
+            for name, config in loaded.model_configs.items()
+            if config.source == "served"
+        ]
     if problems:
         raise ConfigError(problems)
 

@@ -15,6 +15,7 @@ from servelab.engine import installed_version
 from servelab.spec import EngineSpec
 
 KINDS = ("vllm", "attach")
+UNKNOWN = "unknown"  # the version of an engine that does not say it
 DEVICES = ("cpu", "cuda", "rocm", "tpu", "xpu", "other")
 _USER = re.compile(r"^(\w+://)[^/?#]*@")
 
@@ -97,6 +98,13 @@ def _check(config: EngineConfig) -> None:
             problems.append(Problem(f"engine.{key}", getattr(config, key), "seconds above 0"))
     if config.max_concurrency < 0:
         problems.append(Problem("engine.max_concurrency", config.max_concurrency, "0 (no limit) or more"))
+    if len(config.command) == 1 and " " in config.command[0] and not Path(config.command[0]).exists():
+        words = ", ".join(config.command[0].split())
+        problems.append(
+            Problem(
+                "engine.command", redact.text(config.command[0]), redact.text(f"a list of words: [{words}]")
+            )
+        )
     problems += _secrets(config)
     if problems:
         raise ConfigError(problems)
@@ -137,7 +145,7 @@ def _spec(name: str, config: EngineConfig, root: Path) -> EngineSpec:
             raise ConfigError([Problem("engine.requirements", config.requirements, "an existing file")])
         requirements = digest(path.read_text(encoding="utf-8") + config.torch, 16)
         python = f"{environment_folder(name, config.version, requirements)}/bin/python"
-    version = config.version or (installed_version(python) if python else None) or "unknown"
+    version = config.version or (installed_version(python) if python else None) or UNKNOWN
     return EngineSpec(
         name=name,
         kind="attach" if config.url else config.kind,

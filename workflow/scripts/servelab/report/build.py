@@ -155,7 +155,7 @@ def paper(
         "created": str(info.get("created") or "")[:16].replace("T", " "),
         "version_tables": [maker.table(_versions_table(info))] if _versions(info) else [],
         "info": {"commit": "", "commands": [], "config_yaml": "", **info},
-        "seed": config.get("seed", words("provenance.none")),
+        "seed": config.get("seed", 1),
         "pins": [(str(name), str(text)) for name, text in (info.get("pins") or {}).items()],
         "points": maker.table(back.points_table(points)),
         "bibtex": cite.bibtex(str(info.get("study", "")), title, authors, date, _versions(info)),
