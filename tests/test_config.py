@@ -345,7 +345,7 @@ def test_an_environments_folder_is_named_by_what_it_is_made_of(root: Path) -> No
         return environment_folder(engine.name, engine.version, engine.requirements)
 
     first = folder()
-    assert re.fullmatch(r"resources/engines/custom-1\.0-[0-9a-f]{8}", first)
+    assert re.fullmatch(r"resources/engines/vllm-1\.0-[0-9a-f]{8}", first)
     assert load_engine(keys, root)[1].python == f"{first}/bin/python"
     assert folder(torch_index="https://example.com/whl") == first
     assert folder(torch="torch==2.1") != first

@@ -233,21 +233,23 @@ class Plan:
             return
         forget(self.root / path for path in self.to_make_again())
         store = Store(self.root / "results/store")
-        kept: set[int | None] = {None, *store.inodes()}
+        kept = store.inodes()
         for start in self.starts:
             self._take_back(start, store, kept)
         forget(self.root / path for path in self._of_other_things(made_of))
 
-    def _take_back(self, start: ServerStart, store: Store, kept: set[int | None]) -> None:
+    def _take_back(self, start: ServerStart, store: Store, kept: set[int]) -> None:
         """Give the store what it has lost of a start; clear away points that are not the ones this start asks for."""
         certain = noted(self.root / start.log_directory(), "measure") == digest(self.start_json(start))
         for point in start.points:
             path = f"{self.root}/{start.path(point)}"
-            inode = _inode(path)
-            if inode is None or (certain and inode in kept):
+            shown = _stat(path)
+            if shown is None or (certain and shown.st_ino in kept):
                 continue
             key = start.key(point)
-            if inode == _inode(str(store.path(key))):
+            there = _stat(str(store.path(key)))
+            # The same file, or where the file system has no links one of the same size in a start that is certain.
+            if there and (there.st_ino == shown.st_ino or (certain and there.st_size == shown.st_size)):
                 continue
             found = store.take_back(Path(path))
             if found not in (None, key):
@@ -275,9 +277,9 @@ def _tables_are_there(folder: Path) -> bool:
     return all((folder / f"{name}{end}").is_file() for name in names for end in (".arrow", ".csv"))
 
 
-def _inode(path: str) -> int | None:
+def _stat(path: str) -> os.stat_result | None:
     try:
-        return os.stat(path).st_ino  # noqa: PTH116 - for each point at every run
+        return os.stat(path)  # noqa: PTH116 - for each point at every run
     except OSError:
         return None
 

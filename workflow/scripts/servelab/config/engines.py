@@ -34,10 +34,10 @@ def load_engine(value: Any, root: Path) -> tuple[EngineConfig, EngineSpec]:
 
     Raises ConfigError.
     """
-    name = "custom"
     if isinstance(value, Mapping):
         keys = dict(value)
-        name = str(keys.pop("name", keys.get("use", name)))
+        own = "server" if "url" in keys else "vllm"
+        name = str(keys.pop("name", keys.get("use", own)))
         base = (
             named_file(root / "config/engines", "engine.use", str(keys.pop("use"))) if "use" in keys else {}
         )
