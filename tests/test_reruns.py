@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from project_folder import Project, Run
+from servelab import made_of
 from servelab.records import read_point
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -180,6 +181,7 @@ def test_right_file_under_a_wrong_name(project: Project) -> None:
     for path in (two, kept):
         path.unlink()
         shutil.copyfile(one, path)
+    made_of.path(two.parent, "measure").unlink()
     assert counts(project.run("results/small/tables/points.arrow")) == (1, 1, 1)
     assert read_point(two, key_of_two).meta.name == "c2-i8-o4-r1"
 
