@@ -5,7 +5,9 @@ date. A file here holds the digest of all that the results beside it depend on; 
 """
 
 import hashlib
+import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from servelab.records import write_atomically
@@ -39,3 +41,10 @@ def forget(files: Iterable[Path]) -> None:
     """Take results out of the way, so that they are missing and made again."""
     for file in files:
         file.unlink(missing_ok=True)
+
+
+def doubt(files: Iterable[Path]) -> None:
+    """Make results older than all they come from: who does not remember them makes them again, until then they stay."""
+    for file in files:
+        with suppress(FileNotFoundError):
+            os.utime(file, (1, 1))

@@ -27,7 +27,7 @@ from servelab.config.load import COMMAND_KEYS, LoadedStudy, load
 from servelab.config.models import made_from, resource_folder
 from servelab.config.schema import EngineConfig
 from servelab.grid import server_starts
-from servelab.made_of import digest, forget, noted
+from servelab.made_of import digest, doubt, forget, noted
 from servelab.records import BadPointError, read_meta
 from servelab.spec import EngineSpec, ServerStart
 from servelab.store import Store
@@ -220,12 +220,12 @@ class Plan:
             return True
 
     def take_folder(self, argv: Sequence[str], made_of: Mapping[str, str]) -> None:
-        """Keep a second run out of this folder for as long as this process lives, and clear away what is not right.
+        """Keep a second run out of this folder for as long as this process lives, and see to it that all is made.
 
-        That is: what is damaged, and what was made of something else than `made_of` says (job → digest; of a start its
-        own text), whether Snakemake remembers it or not. The store keeps the points that are cleared away here. What
-        it has lost it gets back first: Snakemake removes all results of a job that has a point more to measure. A dry
-        run, `plan` and what else only looks do none of this.
+        What is damaged, or a point of another key, is cleared away; the store keeps it if it is whole. What the store
+        has lost it gets back: Snakemake removes all results of a job that has a point more to measure. Tables and
+        paper that were made of something else than `made_of` says (job → digest) are made again, whether Snakemake
+        remembers them or not. A dry run, `plan` and what else only looks do none of this.
         Raises BlockingIOError with what to do, OSError if the store cannot be written.
         """
         self.held = hold_folder(self.root, argv)
@@ -236,7 +236,15 @@ class Plan:
         kept = store.inodes()
         for start in self.starts:
             self._take_back(start, store, kept)
-        forget(self.root / path for path in self._of_other_things(made_of))
+        tables = self.root / f"results/{self.study_name}/tables"
+        if not _tables_are_there(tables):
+            forget([tables / "analyses.json"])
+        first = {
+            "summarise": tables / "points.arrow",
+            "analyse": tables / "analyses.json",
+            "report": self.root / f"reports/{self.study_name}.html",
+        }
+        doubt(path for job, path in first.items() if noted(tables, job) != made_of[job])
 
     def _take_back(self, start: ServerStart, store: Store, kept: set[int]) -> None:
         """Give the store what it has lost of a start; clear away points that are not the ones this start asks for."""
@@ -254,17 +262,6 @@ class Plan:
             found = store.take_back(Path(path))
             if found not in (None, key):
                 forget([Path(path)])
-
-    def _of_other_things(self, made_of: Mapping[str, str]) -> list[str]:
-        """Tables and report that were made of something else, and tables of which some are gone."""
-        folder = f"results/{self.study_name}/tables"
-        first = {
-            "summarise": f"{folder}/points.arrow",
-            "analyse": f"{folder}/analyses.json",
-            "report": f"reports/{self.study_name}.html",
-        }
-        wrong = [path for job, path in first.items() if noted(self.root / folder, job) != made_of[job]]
-        return wrong if _tables_are_there(self.root / folder) else [*wrong, first["analyse"]]
 
 
 def _tables_are_there(folder: Path) -> bool:
