@@ -58,6 +58,12 @@ def test_archive_gives_the_same_tables_and_report_without_a_server(project: Proj
     before = tables(project)
     comparison_before, pins_before = comparison(project), pins(project)
     assert "The reference is another study" in comparison_before
+    for words in ((), ("compare",)):  # with `studies` there is only one thing to do: it need not be named
+        page = project.root / "reports/compare-small-earlier.html"
+        compared = project.run_as_is(*words, "--config", "studies=[small,earlier]")
+        assert compared.returncode == 0 and page.is_file(), compared.output
+        page.unlink()
+
     report_before = (project.root / "reports/small.html").read_bytes()
     over = project.run_as_is("rebuild", "--config", f"archive={folder}")
     assert over.returncode != 0

@@ -390,3 +390,47 @@ def test_what_is_made_before_measuring_ends_with_snakemake(tmp_path: Path, scrip
         for each in started:
             if each is not None:
                 processes.kill(each)
+
+
+READERS = {
+    "summarise.py": ["--archive", "study"],
+    "analyse.py": ["--archive", "study"],
+    "report.py": ["--tables", "study", "--output", "paper.html"],
+    "compare.py": ["study", "study", "--output", "page.html"],
+}
+
+
+@pytest.mark.parametrize("script", list(READERS))
+def test_what_analyses_ends_with_snakemake(tmp_path: Path, script: str) -> None:
+    """SIGKILL of Snakemake while a job reads: it ends too, or it would write over what a later run has made."""
+    study = tmp_path / "study"
+    study.mkdir()
+    for name in ("config.json", "analyses.json"):
+        os.mkfifo(study / name)  # who reads it waits for ever
+    shell = shlex.join([sys.executable, str(SCRIPTS / script), *READERS[script]]) + "; true"
+    above = tmp_path / "snakemake"
+    above.write_text(f"import subprocess\nsubprocess.run(['bash', '-c', {shell!r}])\n")
+    snakemake = subprocess.Popen([sys.executable, str(above)], cwd=tmp_path, start_new_session=True)
+    fifo = study / ("config.json" if script in ("summarise.py", "analyse.py") else "analyses.json")
+    deadline = time.monotonic() + 60
+    writer = None
+    while writer is None:
+        assert time.monotonic() < deadline and snakemake.poll() is None
+        try:
+            writer = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:  # nobody reads yet
+            time.sleep(0.02)
+    below = [
+        each for each in processes.everyone() if each.session == snakemake.pid and each.pid != snakemake.pid
+    ]
+    try:
+        assert below
+        os.kill(snakemake.pid, signals.signal.SIGKILL)
+        snakemake.wait(20)
+        while left := [each for each in below if processes.alive(each)]:
+            assert time.monotonic() < deadline + 20, f"{left} go on"
+            time.sleep(0.02)
+    finally:
+        os.close(writer)
+        for each in below:
+            processes.kill(each)
