@@ -41,6 +41,14 @@ def environment(held: Hub, home: Path, **more: str) -> dict[str, str]:
     return {**kept, **quiet, "HF_ENDPOINT": held.url, "HF_HOME": str(home), **more}
 
 
+@pytest.fixture
+def reached(served: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """The hub, to which this process and what it starts will go."""
+    for name, value in environment(served, tmp_path / "home").items():
+        monkeypatch.setenv(name, value)
+    return served
+
+
 def make(
     held: Hub,
     tmp_path: Path,
@@ -164,12 +172,8 @@ def test_the_text_of_wikitext_comes_from_the_hub_and_then_from_its_cache(tmp_pat
     )
 
 
-def test_a_model_that_is_there_hides_nothing_that_is_not(
-    served: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_is_there_hides_nothing_that_is_not(reached: Hub, tmp_path: Path) -> None:
     """A later servelab makes models with another command: those that are there stay, and one run still does it all."""
-    for name, value in environment(served, tmp_path / "home").items():
-        monkeypatch.setenv(name, value)
     project = Project.make(tmp_path / "project", copied_workflow=True)
     project.study = {**small_study(), "models": [{"m": {"source": "hub", "path": "owner/some-model"}}]}
     assert project.measure().measured == 2
@@ -182,12 +186,8 @@ def test_a_model_that_is_there_hides_nothing_that_is_not(
     assert (project.root / "reports/small.html").is_file()
 
 
-def test_points_are_judged_as_before_when_the_model_has_gone(
-    served: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_points_are_judged_as_before_when_the_model_has_gone(reached: Hub, tmp_path: Path) -> None:
     """What the checks need of a model is kept with the results: weights may be deleted to make room."""
-    for name, value in environment(served, tmp_path / "home").items():
-        monkeypatch.setenv(name, value)
     project = Project.make(tmp_path / "project")
     model = {"source": "hub", "path": "owner/some-model", "vocab_size": 1000}
     project.study = {
@@ -206,28 +206,24 @@ def test_points_are_judged_as_before_when_the_model_has_gone(
     assert "summarise" in again.jobs and points.read_text() == before
 
 
-def test_a_study_measures_a_model_from_the_hub_and_names_its_commit(
-    served: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_measures_a_model_from_the_hub_and_names_its_commit(reached: Hub, tmp_path: Path) -> None:
     """From the id to the report; the second run has nothing to do although the branch moved; a tag is another model."""
-    for name, value in environment(served, tmp_path / "home").items():
-        monkeypatch.setenv(name, value)
     project = Project.make(tmp_path / "project")
     model = {"source": "hub", "path": "owner/some-model"}
     project.study = {**small_study(), "models": [{"m": model}]}
     first = project.run()
     assert first.returncode == 0, first.output
     assert (first.measured, first.failed) == (2, 0)
-    commit = served.branches["main"]
+    commit = reached.branches["main"]
     assert [record.meta.provenance["model"] for record in project.records().values()] == [
         {"revision": commit}
     ] * 2
     info = json.loads((project.root / "results/small/tables/study.json").read_text())
     assert [each["fetched"] for each in info["models"]] == [[f"revision {commit}"]]
     assert f"revision {commit[:12]}" in (project.root / "reports/small.html").read_text()
-    moved = served.push({**FILES, "tokenizer.json": b'{"newer": 1}'})
+    moved = reached.push({**FILES, "tokenizer.json": b'{"newer": 1}'})
     assert project.run().nothing_to_do
-    served.branches["v2"] = moved
+    reached.branches["v2"] = moved
     project.study["models"] = [{"m": {**model, "revision": "v2"}}]
     assert project.measure().measured == 2
     commits = [record.meta.provenance["model"]["revision"] for record in project.records().values()]

@@ -358,6 +358,35 @@ MAKERS = {
 }
 
 
+def below_snakemake(
+    folder: Path, words: list[str], variables: dict[str, str] | None = None
+) -> "subprocess.Popen[bytes]":
+    """A script and its options in a shell below a process that is called snakemake, in a session of its own."""
+    shell = shlex.join([sys.executable, str(SCRIPTS / words[0]), *words[1:]]) + "; true"
+    above = folder / "snakemake"
+    above.write_text(f"import subprocess\nsubprocess.run(['bash', '-c', {shell!r}])\n")
+    return subprocess.Popen(
+        [sys.executable, str(above)],
+        cwd=folder,
+        env={**os.environ, **(variables or {})},
+        start_new_session=True,
+    )
+
+
+def kill_and_see_them_end(snakemake: "subprocess.Popen[bytes]", below: list[processes.Process]) -> None:
+    """SIGKILL it; what was below it must have ended soon, and is ended in any case."""
+    os.kill(snakemake.pid, signals.signal.SIGKILL)
+    snakemake.wait(20)
+    deadline = time.monotonic() + 20
+    try:
+        while left := [each for each in below if processes.alive(each)]:
+            assert time.monotonic() < deadline, f"{left} go on"
+            time.sleep(0.02)
+    finally:
+        for each in below:
+            processes.kill(each)
+
+
 @pytest.mark.parametrize("script", list(MAKERS))
 def test_what_is_made_before_measuring_ends_with_snakemake(tmp_path: Path, script: str) -> None:
     """SIGKILL of Snakemake while pip or the probe works: the script ends, and all that it has started with it."""
@@ -365,31 +394,16 @@ def test_what_is_made_before_measuring_ends_with_snakemake(tmp_path: Path, scrip
         (tmp_path / name).write_text(BUSY)
     (tmp_path / "busy").write_text(f"#!/bin/sh\nexec {sys.executable} {tmp_path}/pip.py\n")
     (tmp_path / "busy").chmod(0o755)
-    shell = shlex.join([sys.executable, str(SCRIPTS / script), *MAKERS[script]]) + "; true"
-    above = tmp_path / "snakemake"
-    above.write_text(f"import subprocess\nsubprocess.run(['bash', '-c', {shell!r}])\n")
     note = tmp_path / "note"
-    snakemake = subprocess.Popen(
-        [sys.executable, str(above)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path), "NOTE": str(note)},
-        start_new_session=True,
+    snakemake = below_snakemake(
+        tmp_path, [script, *MAKERS[script]], {"PYTHONPATH": str(tmp_path), "NOTE": str(note)}
     )
     deadline = time.monotonic() + 60
     while not (note.exists() and note.read_text().endswith(" ")):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     started = [processes.process(int(word)) for word in note.read_text().split()]
-    os.kill(snakemake.pid, signals.signal.SIGKILL)
-    snakemake.wait(20)
-    try:
-        while left := [each for each in started if each is not None and processes.alive(each)]:
-            assert time.monotonic() < deadline + 20, f"{left} go on"
-            time.sleep(0.02)
-    finally:
-        for each in started:
-            if each is not None:
-                processes.kill(each)
+    kill_and_see_them_end(snakemake, [each for each in started if each is not None])
 
 
 READERS = {
@@ -407,10 +421,7 @@ def test_what_analyses_ends_with_snakemake(tmp_path: Path, script: str) -> None:
     study.mkdir()
     for name in ("config.json", "analyses.json"):
         os.mkfifo(study / name)  # who reads it waits for ever
-    shell = shlex.join([sys.executable, str(SCRIPTS / script), *READERS[script]]) + "; true"
-    above = tmp_path / "snakemake"
-    above.write_text(f"import subprocess\nsubprocess.run(['bash', '-c', {shell!r}])\n")
-    snakemake = subprocess.Popen([sys.executable, str(above)], cwd=tmp_path, start_new_session=True)
+    snakemake = below_snakemake(tmp_path, [script, *READERS[script]])
     fifo = study / ("config.json" if script in ("summarise.py", "analyse.py") else "analyses.json")
     deadline = time.monotonic() + 60
     writer = None
@@ -423,14 +434,8 @@ def test_what_analyses_ends_with_snakemake(tmp_path: Path, script: str) -> None:
     below = [
         each for each in processes.everyone() if each.session == snakemake.pid and each.pid != snakemake.pid
     ]
+    assert below
     try:
-        assert below
-        os.kill(snakemake.pid, signals.signal.SIGKILL)
-        snakemake.wait(20)
-        while left := [each for each in below if processes.alive(each)]:
-            assert time.monotonic() < deadline + 20, f"{left} go on"
-            time.sleep(0.02)
+        kill_and_see_them_end(snakemake, below)
     finally:
         os.close(writer)
-        for each in below:
-            processes.kill(each)

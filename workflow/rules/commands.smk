@@ -17,7 +17,7 @@ rule plan:
 rule setup:
     input:
         PLAN.environment_marker,
-        [f"{folder}/ready.json" for folder in PLAN.models_to_make],
+        [parse_time.marker(folder) for folder in PLAN.models_to_make],
     message:
         "Environment and models are there"
 

@@ -58,9 +58,9 @@ MADE_OF = {
     "report": digest(code("report.py", "servelab")),
 }
 
-# Only for a run that will measure: one at a time in this folder, and results that are damaged, or of something else (or
-# failed, with retry_failed=true) are taken out of the way, so that they are missing and made again. What the store has
-# lost of the points that are there is put back into it.
+# Only for a run that will measure: one at a time in this folder. Points that are damaged or others than asked for (or
+# failed, with retry_failed=true) are taken out of the way, so that they are missing; what the store has lost is put back
+# into it; tables and paper of something else are made again.
 try:
     PLAN.take_folder(sys.argv, MADE_OF)
 except BlockingIOError as error:

@@ -8,7 +8,7 @@ if PLAN.environment and not PLAN.there(PLAN.environment_marker[0]):
 
     rule server_environment:
         output:
-            f"{PLAN.environment}/ready.json",
+            PLAN.environment_marker,
         log:
             f"{PLAN.environment}.log",
         params:
@@ -23,7 +23,7 @@ if PLAN.environment and not PLAN.there(PLAN.environment_marker[0]):
 
 
 for model_folder, model_source in PLAN.models_to_make.items():
-    if PLAN.there(f"{model_folder}/ready.json"):
+    if PLAN.there(parse_time.marker(model_folder)):
         continue
 
     rule:
@@ -32,7 +32,7 @@ for model_folder, model_source in PLAN.models_to_make.items():
         input:
             ancient(PLAN.environment_marker),
         output:
-            f"{model_folder}/ready.json",
+            parse_time.marker(model_folder),
         log:
             f"{model_folder}.log",
         params:

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from servelab import processes, signals
+from servelab.models import MARKER
 
 
 def say(text: str) -> None:
@@ -52,7 +53,7 @@ def make(requirements: Path, torch: str, torch_index: str, output: Path) -> None
         raise SystemExit(f"[environment] {requirements} could not be installed; the lines above say why")
     versions = _versions(python)
     marker = {"made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "versions": versions}
-    (output / "ready.json").write_text(json.dumps(marker, indent=1, sort_keys=True), encoding="utf-8")
+    (output / MARKER).write_text(json.dumps(marker, indent=1, sort_keys=True), encoding="utf-8")
     say(f"ready: vllm {versions['vllm']}, torch {versions['torch']}, Python {versions['python']}")
 
 

@@ -19,7 +19,7 @@ from servelab.config.load import for_analysis, load
 from servelab.config.schema import Experiment, Study
 from servelab.experiments.base import StudyData
 from servelab.grid import server_starts
-from servelab.models import CONFIG, kept_folder
+from servelab.models import config_folder
 from servelab.records import BadPointError, PointRecord, read_point
 
 
@@ -124,10 +124,7 @@ def from_project(raw: Mapping[str, Any], root: Path) -> Source:
             points[path] = start.key(point)
             experiment = point.experiment or start.experiment
             names[path] = Names(experiment, start.slug, point.name, model.name, model.path)
-    folders = {name: root / spec.path for name, spec in loaded.models.items()}
-    for name, spec in loaded.models.items():
-        if not (folders[name] / CONFIG).is_file():
-            folders[name] = kept_folder(spec, root)
+    folders = {name: config_folder(spec, root) for name, spec in loaded.models.items()}
     return Source(
         root, loaded.raw, loaded.study, loaded.experiments, points, folders, names, loaded.engine.limits
     )

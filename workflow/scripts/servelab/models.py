@@ -8,7 +8,7 @@ from servelab.records import write_atomically
 from servelab.spec import ModelSpec
 
 CONFIG = "config.json"
-MARKER = "ready.json"  # written last by make_model.py
+MARKER = "ready.json"  # written last by make_environment.py and make_model.py
 
 
 def with_dimensions(model: ModelSpec, root: Path) -> ModelSpec:
@@ -29,14 +29,19 @@ def with_dimensions(model: ModelSpec, root: Path) -> ModelSpec:
     return replace(model, vocab_size=vocab_size, max_tokens=max_tokens)
 
 
-def kept_folder(model: ModelSpec, root: Path) -> Path:
-    """Where the config.json of a model that was measured stays, when the model's own folder is deleted."""
+def config_folder(model: ModelSpec, root: Path) -> Path:
+    """The folder whose config.json tells of a model: its own, or where that was kept if its own has gone."""
+    own = root / model.path
+    return own if (own / CONFIG).is_file() else _kept_folder(model, root)
+
+
+def _kept_folder(model: ModelSpec, root: Path) -> Path:
     return root / "results/store/models" / model.fingerprint
 
 
 def keep_config(model: ModelSpec, root: Path) -> None:
     """Keep what the analysis reads of a model: what was measured can be judged without its weights."""
-    config, kept = root / model.path / CONFIG, kept_folder(model, root) / CONFIG
+    config, kept = root / model.path / CONFIG, _kept_folder(model, root) / CONFIG
     if config.is_file() and not kept.exists():
         write_atomically(kept, config.read_bytes())
 

@@ -28,6 +28,7 @@ from servelab.config.models import made_from, resource_folder
 from servelab.config.schema import EngineConfig
 from servelab.grid import server_starts
 from servelab.made_of import digest, doubt, forget, noted
+from servelab.models import MARKER
 from servelab.records import BadPointError, read_meta
 from servelab.spec import EngineSpec, ServerStart
 from servelab.store import Store
@@ -35,28 +36,10 @@ from servelab.store import Store
 _ARROW_MAGIC = b"ARROW1"
 # Snakemake's options with which it runs nothing.
 _ONLY_LOOKS = {
-    *(
-        "--dry-run",
-        "--dryrun",
-        "--summary",
-        "-S",
-        "--detailed-summary",
-        "-D",
-        "--dag",
-        "--rulegraph",
-        "--filegraph",
-    ),
-    *("--d3dag", "--list-rules", "--list", "-l", "--list-target-rules", "--lt", "--list-input-changes"),
-    *(
-        "--list-params-changes",
-        "--list-code-changes",
-        "--list-changes",
-        "--lint",
-        "--report",
-        "--unlock",
-        "--version",
-    ),
-}
+    "--dry-run", "--dryrun", "--summary", "-S", "--detailed-summary", "-D", "--dag", "--rulegraph", "--filegraph",
+    "--d3dag", "--list-rules", "--list", "-l", "--list-target-rules", "--lt", "--list-input-changes", "--lint",
+    "--list-params-changes", "--list-code-changes", "--list-changes", "--report", "--unlock", "--version",
+}  # fmt: skip
 HELD_VARIABLE = "SERVELAB_FOLDER_HELD"
 _SAFE_NAME = re.compile(r"\W+")
 _DATA_SUFFIXES = (".yaml", ".j2", ".html", ".css", ".js", ".json")
@@ -108,7 +91,7 @@ class Plan:
     @property
     def environment_marker(self) -> list[str]:
         """The file that says the environment is ready."""
-        return [f"{self.environment}/ready.json"] if self.environment else []
+        return [marker(self.environment)] if self.environment else []
 
     @cached_property
     def model_folders(self) -> dict[str, str]:
@@ -140,7 +123,7 @@ class Plan:
         """What must be there before this start can be measured."""
         model = self.model_folders.get(start.model.name)
         measured = [self.limits_file] if self.limits_file else []
-        return [*self.environment_marker, *([f"{model}/ready.json"] if model else []), *measured]
+        return [*self.environment_marker, *([marker(model)] if model else []), *measured]
 
     @property
     def models_to_make(self) -> dict[str, str]:
@@ -152,7 +135,11 @@ class Plan:
 
     def start_json(self, start: ServerStart) -> str:
         """All that a start's measurement depends on."""
-        return canonical_json(start)
+        return self._start_texts[self.rule_name(start)]
+
+    @cached_property
+    def _start_texts(self) -> dict[str, str]:
+        return {self.rule_name(start): canonical_json(start) for start in self.starts}
 
     @cached_property
     def study_json(self) -> str:
@@ -262,6 +249,11 @@ class Plan:
             found = store.take_back(Path(path))
             if found not in (None, key):
                 forget([Path(path)])
+
+
+def marker(folder: str) -> str:
+    """The file that says that an environment or a model is whole."""
+    return f"{folder}/{MARKER}"
 
 
 def _tables_are_there(folder: Path) -> bool:
